@@ -20,6 +20,7 @@ use seawall_tests::{
 use tokio::{
     io::AsyncReadExt as _,
     net::{TcpListener, TcpStream},
+    process::Command,
     time::{interval, timeout},
 };
 use tokio_rustls::TlsAcceptor;
@@ -512,6 +513,60 @@ async fn a_server_that_requires_a_client_certificate_is_used_only_if_seawall_has
     let connected = async || logged_in(&seawall).await;
     let mut client = eventually(LIMIT, connected).await.unwrap();
     assert!(find(&mut client).await);
+}
+
+/// The client certificate in `client.pem`, with its key encrypted by OpenSSL with this password.
+async fn encrypt_identity(scene: &Scene, password: &str) -> String {
+    let path = scene.scratch.join("client.pem");
+    let mut command = Command::new("openssl");
+    command.args(["pkcs8", "-topk8", "-in"]).arg(&path);
+    command.args(["-passout", &format!("pass:{password}")]);
+    let output = command.output().await.expect("openssl is installed");
+    assert!(output.status.success(), "{output:?}");
+    let key = String::from_utf8(output.stdout).unwrap();
+    let identity = fs::read_to_string(&path).unwrap();
+    let (certificate, _) = identity.split_once("-----BEGIN PRIVATE KEY").unwrap();
+    format!("{certificate}{key}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_encrypted_key_is_decrypted_with_the_password_of_the_connection_string() {
+    let options = mongod::Options {
+        requires_client_certificates: true,
+        ..mongod::Options::with_auth()
+    };
+    let scene = Scene::with(options).await;
+    let replace_identity = async |password: &str| {
+        scene.write_identity(scene.authority());
+        let identity = encrypt_identity(&scene, password).await;
+        scene.replace("client.pem", &identity);
+    };
+    replace_identity("p@ss word").await;
+    let uri_options = format!("{TLS_WITH_FILES}&tlsCertificateKeyFilePassword=p%40ss%20word");
+    let process = scene.serve_with(&uri_options, "").await;
+    let connected = async || logged_in_at(process.address()).await;
+    let mut client = eventually(LIMIT, connected).await.unwrap();
+    assert!(find(&mut client).await);
+    let admin = AdminClient::new(process.admin(), None, None).unwrap();
+    let reload = async || admin.post::<Reload>("/api/v1/reload").await.unwrap();
+    replace_identity("another").await;
+    let refused = reload().await;
+    assert!(!refused.applied, "{refused:?}");
+    let cause = "cannot decrypt the private key";
+    assert!(
+        refused.problems.iter().any(|of| of.contains(cause)),
+        "{refused:?}"
+    );
+    assert!(find(&mut client).await);
+    replace_identity("p@ss word").await;
+    let applied = reload().await;
+    assert!(applied.applied, "{applied:?}");
+    // A key that is not encrypted needs no password.
+    scene.write_identity(scene.authority());
+    let applied = reload().await;
+    assert!(applied.applied, "{applied:?}");
+    assert!(find(&mut client).await);
+    assert!(!process.log().contains("word"), "{}", process.log());
 }
 
 /// `inet_aton` converts this text to 127.0.0.1, but the certificate has no name with this text.

@@ -17,7 +17,7 @@ use crate::topology::{DeploymentOptions, DriverTls, ServerType};
 use seawall_auth::NonceSource;
 use seawall_command::ReadPreference;
 use seawall_transport::{
-    CertificateExpiry,
+    CertificateExpiry, KeyPassword, Pem,
     connection::{
         Account, Authorities, Connector, EstablishError, Password, ServerTls, TlsError,
         TlsSettings, Verification,
@@ -62,6 +62,8 @@ pub(crate) struct ServerTlsFiles {
     /// The certificate authorities of the operating system; `None` if they are not used.
     system_authorities: Option<ReadFile>,
     identity: Option<ReadFile>,
+    /// The password of the connection string that decrypts the key in `identity`.
+    key_password: Option<KeyPassword>,
     revocation_lists: Vec<ReadFile>,
     verification: Verification,
 }
@@ -111,6 +113,7 @@ impl ServerTlsFiles {
                 Some(file) => Some(file),
                 None => written.identity_file.map(read).transpose()?,
             },
+            key_password: written.key_password,
             revocation_lists: tls
                 .and_then(|tls| tls.crl_files.clone())
                 .unwrap_or_default(),
@@ -127,12 +130,21 @@ impl ServerTlsFiles {
     /// # Errors
     /// [`DeploymentTlsError::Tls`].
     pub(crate) fn build(&self) -> Result<ServerTls, DeploymentTlsError> {
+        let identity = self.identity.as_ref().map(pem);
+        let decrypted = match (identity, &self.key_password) {
+            (Some(identity), Some(password)) => Some(identity.decrypt_keys(password)),
+            _ => None,
+        };
+        let decrypted = decrypted.transpose().map_err(TlsError::from)?;
         Ok(ServerTls::new(&TlsSettings {
             authorities: Authorities::of(
                 self.authorities.as_ref().map(pem),
                 self.system_authorities.as_ref().map(pem),
             ),
-            identity: self.identity.as_ref().map(pem),
+            identity: identity.map(|file| Pem {
+                content: decrypted.as_ref().map_or(file.content, |of| of.as_str()),
+                ..file
+            }),
             revocation_lists: self.revocation_lists.iter().map(pem).collect(),
             verification: self.verification,
         })?)
@@ -144,9 +156,12 @@ impl ServerTlsFiles {
     pub(crate) fn driver_tls(&self) -> DriverTls {
         let ca = self.authorities.as_ref();
         let ca = ca.or(self.system_authorities.as_ref());
+        let identity = self.identity.as_ref().map(pem);
+        let is_encrypted = identity.is_some_and(|file| file.has_encrypted_key());
         DriverTls {
             ca_file: ca.map(|file| file.path().to_owned()),
             identity_file: (self.identity.as_ref()).map(|file| file.path().to_owned()),
+            key_password: self.key_password.clone().filter(|_| is_encrypted),
             trusts_anyone: self.verification != Verification::Full,
         }
     }
@@ -521,6 +536,7 @@ mod tests {
             authorities: None,
             system_authorities: None,
             identity: None,
+            key_password: None,
             revocation_lists: Vec::new(),
             verification,
         }

@@ -11,6 +11,7 @@
 
 mod cluster_time;
 mod description;
+mod driver_tls;
 mod ignored_primary;
 mod monitor;
 mod probe;
@@ -51,7 +52,8 @@ use seawall_transport::connection::{Connector, Generation, ServerAddress, Server
 pub use self::{
     cluster_time::ClusterTime,
     description::{Probe, ServerDescription, ServerType, TopologyDescription, TopologyType},
-    monitor::{DeploymentError, DeploymentOptions, DriverTls},
+    driver_tls::DriverTls,
+    monitor::{DeploymentError, DeploymentOptions},
 };
 use self::{ignored_primary::IgnoredPrimary, published::Published};
 

@@ -5,7 +5,6 @@ mod seeds;
 use std::{
     collections::HashMap,
     fmt,
-    path::PathBuf,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -33,6 +32,7 @@ use self::seeds::{Found, Seeds};
 use super::{
     Member, Topology,
     description::{ServerDescription, ServerType, TopologyType},
+    driver_tls::DriverTls,
     probe,
 };
 use crate::{pool::ServerPool, runtime::OccasionalLog};
@@ -86,15 +86,11 @@ pub enum DeploymentError {
 }
 
 /// TLS options that the official driver rejects, and the alternatives that Seawall supports.
-const REJECTED_OPTIONS: [(&str, &str); 3] = [
+const REJECTED_OPTIONS: [(&str, &str); 2] = [
     ("tlsCRLFile", "use deployment.tls.crl_file"),
     (
         "tlsAllowInvalidHostnames",
         "use deployment.tls.allow_invalid_hostnames",
-    ),
-    (
-        "tlsCertificateKeyFilePassword",
-        "encrypted keys are not supported; use a file with an unencrypted key",
     ),
 ];
 
@@ -142,29 +138,6 @@ pub struct DeploymentOptions {
     /// All options if the DNS name has been resolved; otherwise only the options that the
     /// connection string itself contains.
     written: Box<ClientOptions>,
-}
-
-/// The TLS options for the official driver.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DriverTls {
-    /// The file with the authorities that sign servers' certificates; `None` for the authorities
-    /// that are built into the driver.
-    pub ca_file: Option<PathBuf>,
-    /// The file with Seawall's certificate and its key; `None` if Seawall presents no certificate.
-    pub identity_file: Option<PathBuf>,
-    /// True if Seawall accepts every server certificate without verification.
-    pub trusts_anyone: bool,
-}
-
-impl DriverTls {
-    /// Replaces the TLS options in `options`, if TLS is on.
-    fn apply(&self, options: &mut ClientOptions) {
-        if let Some(Tls::Enabled(tls)) = &mut options.tls {
-            tls.ca_file_path.clone_from(&self.ca_file);
-            tls.cert_key_file_path.clone_from(&self.identity_file);
-            tls.allow_invalid_certificates = Some(self.trusts_anyone);
-        }
-    }
 }
 
 /// The service account that the connection string describes; `None` if the connection string has no
@@ -322,11 +295,7 @@ impl DeploymentOptions {
     /// The TLS options; `None` if TLS is off.
     pub fn tls(&self) -> Option<DriverTls> {
         match self.written.tls.clone()? {
-            Tls::Enabled(tls) => Some(DriverTls {
-                ca_file: tls.ca_file_path,
-                identity_file: tls.cert_key_file_path,
-                trusts_anyone: tls.allow_invalid_certificates == Some(true),
-            }),
+            Tls::Enabled(tls) => Some(tls.into()),
             Tls::Disabled => None,
         }
     }
@@ -769,10 +738,6 @@ mod tests {
                 "use deployment.tls.allow_invalid_hostnames",
             ),
             ("tlscrlfile=crl.pem", "use deployment.tls.crl_file"),
-            (
-                "tlsCertificateKeyFilePassword=secret",
-                "encrypted keys are not supported",
-            ),
         ] {
             for scheme in ["mongodb", "mongodb+srv"] {
                 let uri = format!("{scheme}://account:secret@h.example/?tls=true&{option}");

@@ -14,7 +14,7 @@ use tokio::net::lookup_host;
 use seawall_auth::{ClientKey, Mechanism, ScramKeys};
 use seawall_locks::RwLock;
 use seawall_transport::{
-    Pem,
+    KeyPassword, Pem,
     connection::{Authorities, ServerTls, TlsError, TlsSettings, Verification},
 };
 
@@ -200,7 +200,13 @@ fn tls(options: &TlsOptions) -> Result<ServerTls, TargetError> {
     };
     let contents = |path: &Option<PathBuf>| path.as_deref().map(content).transpose();
     let (authority, system) = (contents(&options.ca_file_path)?, contents(&system)?);
-    let identity = contents(&options.cert_key_file_path)?;
+    let mut identity = contents(&options.cert_key_file_path)?;
+    if let (Some(file), Some(password)) =
+        (&mut identity, &options.tls_certificate_key_file_password)
+    {
+        let decrypted = pem(file).decrypt_keys(&KeyPassword::new(password.clone()));
+        file.1.clone_from(&*decrypted.map_err(TlsError::from)?);
+    }
     Ok(ServerTls::new(&TlsSettings {
         authorities: Authorities::of(authority.as_ref().map(pem), system.as_ref().map(pem)),
         identity: identity.as_ref().map(pem),

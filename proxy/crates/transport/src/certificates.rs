@@ -34,6 +34,23 @@ pub enum PemError {
         /// The error of the PEM parser.
         source: pem::Error,
     },
+    /// A private key cannot be decrypted, for example because the password is wrong.
+    #[error("{path}: cannot decrypt the private key: {source}")]
+    NotDecrypted {
+        /// The path of the file.
+        path: PathBuf,
+        /// The error of the decryption.
+        source: pkcs8::Error,
+    },
+    /// A private key is encrypted, and there is no password for it, or its format is not supported.
+    #[error(
+        "{path}: the private key is encrypted. Only the key of a connection string may be \
+         encrypted, as PKCS#8, with tlsCertificateKeyFilePassword"
+    )]
+    EncryptedKey {
+        /// The path of the file.
+        path: PathBuf,
+    },
     /// A file has none of the expected items.
     #[error("{path}: no {item} in the file")]
     Missing {
@@ -151,10 +168,15 @@ impl Pem<'_> {
     /// Returns the first private key in the file.
     ///
     /// # Errors
-    /// If the file has no private key, or the key is malformed.
+    /// If the file has no private key, or the key is malformed or encrypted.
     pub fn private_key(&self) -> Result<PrivateKeyDer<'static>, PemError> {
-        PrivateKeyDer::from_pem_slice(self.content.as_bytes())
-            .map_err(|source| self.malformed(source))
+        let key = PrivateKeyDer::from_pem_slice(self.content.as_bytes());
+        key.map_err(|source| match self.has_any_encrypted_key() {
+            true => PemError::EncryptedKey {
+                path: self.path.to_owned(),
+            },
+            false => self.malformed(source),
+        })
     }
 
     /// Converts an error of rustls, which refused the content of this file, to a [`PemError`].

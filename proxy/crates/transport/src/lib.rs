@@ -8,6 +8,7 @@ pub mod connection;
 
 mod budget;
 mod certificates;
+mod encrypted_key;
 mod keep_alive;
 mod progress;
 mod reader;
@@ -22,6 +23,7 @@ pub use self::{
         CertificateExpiry, ExpiryKind, Pem, PemError, authorities, not_after, subject, validity,
         without_repetitions,
     },
+    encrypted_key::KeyPassword,
     keep_alive::keep_clients_alive,
     progress::{MESSAGE_LIMIT, Progress},
     reader::{
