@@ -270,7 +270,7 @@ fn minimal_and_full_examples_equal_the_default_settings() {
 }
 
 #[test]
-fn full_example_has_only_expected_problems_after_all_its_keys_are_uncommented() {
+fn full_example_with_all_keys_uncommented_has_only_expected_problems() {
     let text: String = full_example()
         .lines()
         .filter(|line| !line.starts_with("##"))

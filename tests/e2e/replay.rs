@@ -505,7 +505,7 @@ async fn lasting_changes(before: &[Report], target: &Prepared, file: &Path) -> V
 }
 
 #[tokio::test]
-async fn a_dropped_index_and_a_changed_document_are_reported_as_differences() {
+async fn a_dropped_index_is_reported_as_slower_and_a_changed_document_as_different() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
     let scratch = Scratch::create().unwrap();
     let file = captured_reads(&source, scratch.join("capture")).await;

@@ -587,11 +587,13 @@ impl Captures {
         Ok(())
     }
 
-    /// The captures, the latest first. Blocks for some file operations.
+    /// The captures in the configured directory, the latest first. If the latest capture of this
+    /// process is in another directory, it is the first in the list. If captures are off, the list
+    /// has only this capture. Blocks for some file operations.
     ///
     /// # Errors
-    /// If captures are off and no capture of this process is left, or if the directory cannot be
-    /// read.
+    /// If the configured directory cannot be read. If captures are off: if this process has started
+    /// no capture, or if its latest capture cannot be read, for example because it was deleted.
     pub fn list(&self) -> Result<Vec<CaptureState>, CaptureError> {
         let running = self.running.written.load_full();
         let directory = self.directory();

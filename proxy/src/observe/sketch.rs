@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lightest_shape_is_replaced_after_all_weights_fell_and_a_shape_got_a_row() {
+    fn a_full_sketch_replaces_its_lightest_shape_also_after_a_decay_and_a_removal() {
         let mut sketch = full();
         sketch.decay(0.5);
         assert!((sketch.forget(id(0)) - 0.5).abs() < 1e-12);

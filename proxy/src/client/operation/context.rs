@@ -31,8 +31,9 @@ pub(super) struct Operation<'a> {
     pub(super) message: &'a Message,
     pub(super) parsed: &'a OpMsg<'a>,
     pub(super) command: &'a Command<'a>,
-    /// The element `$client` of the client; `None` if the client has none. It is sent to servers if
-    /// `name_applications` is true.
+    /// The element `$client` with the client's metadata, which Seawall adds to the command if
+    /// `name_applications` is true. `None` if the client has sent no metadata, or if the element
+    /// would be too large.
     pub(super) client_element: Option<&'a [u8]>,
     pub(super) announces_backpressure: bool,
     /// The IP address of the client; `None` for a client on a Unix domain socket.
