@@ -141,8 +141,9 @@ pub struct Credentials {
     /// receiver becomes true when the reading of the user's keys has ended.
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
     /// Limits the number of concurrent exchanges with servers (a request and its reply): each
-    /// exchange takes one of these turns. The first logins of all users and all lookups (readings
-    /// of keys through the service account) share this limit. The addresses of waiting clients are
+    /// exchange takes one of these turns. The first logins of all users share this limit with the
+    /// lookups of unknown users (readings of their keys through the service account). A reading
+    /// that confirms the keys of a known user takes no turn. The addresses of waiting clients are
     /// served round-robin. A first login holds no turn while it waits for its client.
     exchanges: Turns,
     /// Limits the number of concurrent queries about users' mechanisms: each query takes one of
@@ -318,7 +319,7 @@ impl Credentials {
     ///
     /// Returns the cached keys at once if they are fresh and no other login uses them. Otherwise
     /// waits until a server has returned the keys again. The request for these keys must have been
-    /// sent after the login began. Returns the cached keys after all in two cases:
+    /// sent after the login began. Still returns the cached keys in two cases:
     ///
     /// - The wait takes too long. A wait shorter than `least` does not count as too long.
     /// - Two readings brought no such keys.

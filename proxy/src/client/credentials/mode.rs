@@ -106,8 +106,8 @@ pub struct CredentialSettings {
     /// Maximum number of users whose keys are cached.
     pub max_users: usize,
     /// Maximum number of concurrent exchanges with servers (a request and its reply), for first
-    /// logins and lookups (readings of keys through the service account). Queries about users'
-    /// mechanisms have a separate limit of the same size.
+    /// logins and lookups of unknown users (readings of their keys through the service account).
+    /// Queries about users' mechanisms have a separate limit of the same size.
     pub first_logins: usize,
     /// Maximum number of first logins that wait for their client at the same time.
     pub conversations: usize,
