@@ -323,8 +323,8 @@ impl Client {
     /// The client left during the wait.
     pub(super) async fn pass_login_gates(&mut self, start: &Command<'_>) -> Result<(), End> {
         // The new login replaces an unfinished one. Otherwise an unfinished first login would count
-        // towards the limit of first logins while this login waits, and as long as the client is
-        // relayed if Seawall cannot verify the mechanism of this login.
+        // towards the limit of first logins while this login waits. If the client becomes a relayed
+        // client, the unfinished first login would count until this client leaves.
         self.login = None;
         let shared = Arc::clone(&self.shared);
         if shared.logins.gates.try_pass_as_anyone() {

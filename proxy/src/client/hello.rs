@@ -387,8 +387,9 @@ impl Greeting<'_> {
     /// Builds the reply. In front of a replica set or sharded cluster, the reply looks like that of
     /// a mongos. In front of a standalone, it looks like that of a standalone, because clients send
     /// `txnNumber` to a mongos, and the standalone would refuse it. The reply has no
-    /// `topologyVersion`, so drivers do not wait for streamed replies to `hello`. They send `hello`
-    /// again and again, and use Seawall again within half a second after a state change.
+    /// `topologyVersion`, so drivers poll `hello` and get no streamed replies. After a state-change
+    /// error, a driver that polls uses Seawall again within half a second. A driver with streamed
+    /// replies would wait for the next one.
     pub(super) fn reply(self, hello: &Hello) -> RawDocumentBuf {
         let mut reply = RawDocumentBuf::new();
         let is_standalone = self.description.is_standalone;
@@ -488,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn each_hello_field_that_seawall_uses_is_parsed_and_unknown_fields_are_ignored() {
+    fn hello_fields_of_a_driver_are_parsed_and_unknown_fields_are_ignored() {
         let hello = parse(doc! {
             "hello": 1, "helloOk": true, "backpressure": "2", "saslSupportedMechs": "admin.a.b",
             "speculativeAuthenticate": {"saslStart": 1}, "client": metadata(), "foo": 1,

@@ -700,7 +700,7 @@ impl Client {
         sent
     }
 
-    /// Counts a command to which Seawall itself has replied, even if the client got no reply.
+    /// Counts a command that Seawall itself has served, even if its reply could not be sent.
     fn count_local(
         &self,
         command: &Command<'_>,

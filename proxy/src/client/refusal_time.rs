@@ -2,8 +2,9 @@
 //!
 //! The time that Seawall needs to find the reason for a refusal depends on the reason. For example,
 //! Seawall checks a known user's proof itself, but it asks a server about an unknown name. If
-//! Seawall replied at once, the delay would show the reason. So Seawall sends a refusal only at
-//! fixed times after the beginning of the login. See `docs/decisions/0010-refusal-times.md`.
+//! Seawall replied as soon as it knows the reason, the time of the reply would show the reason. So
+//! Seawall sends a refusal only at fixed times after the beginning of the login. See
+//! `docs/decisions/0010-refusal-times.md`.
 
 use std::time::Duration;
 

@@ -339,7 +339,8 @@ impl FirstLogin {
         Ok(known)
     }
 
-    /// Logs in at the primary with configured keys and reads the user's keys there.
+    /// Logs in with configured keys and reads the user's keys, both at the primary, or at a router
+    /// or standalone.
     async fn read_with_keys(
         self,
         client_key: ClientKey,

@@ -597,7 +597,7 @@ async fn the_number_of_unauthenticated_connections_kept_for_reuse_is_limited() {
 }
 
 #[tokio::test]
-async fn connections_kept_for_reuse_are_closed_after_a_minute_without_a_login() {
+async fn connections_kept_for_reuse_are_closed_after_a_minute_without_use() {
     let scene = Scene::new().await;
     let connector = scene.credentials.topology.connector();
     let connection = connector.connect(scene.pool.address()).await.unwrap();

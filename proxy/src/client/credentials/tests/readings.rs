@@ -170,7 +170,7 @@ async fn clients_stay_logged_in_if_the_only_router_refuses_their_keys() {
 }
 
 #[tokio::test]
-async fn cached_keys_are_removed_after_a_failed_proof_if_all_routers_refuse_them() {
+async fn cached_keys_are_removed_after_a_failed_proof_if_all_usable_routers_refuse_them() {
     let scene = Scene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.change_password_and_close_connections().await;
