@@ -67,7 +67,7 @@ async fn a_relayed_client_that_resets_its_connection_is_counted_as_reset() {
 }
 
 #[tokio::test]
-async fn before_a_login_only_handshake_commands_are_relayed() {
+async fn before_a_login_only_the_handshake_and_harmless_commands_are_relayed() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let recorder = Recorder::start(server.address()).await.unwrap();
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
