@@ -339,8 +339,8 @@ impl FirstLogin {
         Ok(known)
     }
 
-    /// Logs in with configured keys and reads the user's keys, both at the primary, or at a router
-    /// or standalone.
+    /// Logs in with configured keys at the primary, at a router or at a standalone. Then reads the
+    /// user's keys on the same connection.
     async fn read_with_keys(
         self,
         client_key: ClientKey,

@@ -220,9 +220,8 @@ impl Lead {
         self.sharer
     }
 
-    /// Ready when Seawall, after this call, learns whether the server knows the user. Seawall
-    /// learns either the user's keys (the user becomes known), or that a server does not know the
-    /// user (the user becomes unknown).
+    /// Resolves at the first of these events after this call: Seawall learns the user's keys (the
+    /// user becomes known), or that a server does not know the user (the user becomes unknown).
     pub(super) fn resolved(&self) -> Notified<'_> {
         self.resolved.notified()
     }
