@@ -27,7 +27,8 @@
 //! A sample covers a window of 100 ms. In this time a slow server completes some operations, and
 //! the limit can still settle within 10 s. The controller keeps the tried limit only if the gain is
 //! at least 1 % (3.5 % for a doubling of the limit). The gain must also be at least 2.5 standard
-//! errors of the noise measured at this server (`trial.rs`). If operations wait only for a part of
+//! errors of the noise measured at this server (`trial.rs`). If a search takes longer than 8 s, it
+//! ends, and one standard error is enough for its last trial. If operations wait only for a part of
 //! the time, the rate of arriving operations limits the throughput. Then only a higher limit is
 //! tried. The higher limit is kept if it shortens the sum of wait and server time.
 //!
