@@ -110,6 +110,31 @@ fn limit_does_not_rise_over_time_if_throughput_is_the_same_at_every_limit() {
     }
 }
 
+/// The throughput grows with the limit up to 64, and is the same at all higher limits. It varies at
+/// random by 7 % (the standard deviation). In most runs, the limit must not reach twice 64 or more.
+#[test]
+fn noise_seldom_raises_the_limit_where_throughput_no_longer_rises() {
+    let settled_after_a_minute = |seed: u64| {
+        let mut bench = Bench::new(seed);
+        let mut state = seed;
+        for _ in 0..600 {
+            // A linear congruential generator, with the constants of MMIX by Knuth.
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            // From 88.0 to 112.0 operations per window for each operation in progress.
+            let tenths = 880 + (state >> 33) % 241;
+            let completed = u64::from(bench.controller.limit().min(64)) * tenths / 10;
+            let sample = bench.busy(completed);
+            let _decision = bench.pass(&sample);
+        }
+        bench.controller.settled()
+    };
+    let limits: Vec<_> = (0..20).map(settled_after_a_minute).collect();
+    let near = limits.iter().filter(|limit| (45..128).contains(*limit));
+    assert!(near.count() >= 10, "{limits:?}");
+}
+
 #[test]
 fn after_a_pause_the_search_for_the_best_limit_can_use_its_full_time() {
     let rate = |limit: u32| 100 * u64::from(limit.min(256));
