@@ -173,8 +173,9 @@ struct RateReference {
 impl Controller {
     /// Creates a controller. `ceiling` is the highest limit. The initial limit is 32, or `ceiling`
     /// if that is lower. Trials of several controllers at the same time would disturb each other.
-    /// Controllers with different seeds begin their trials at different times, so `seed` must
-    /// differ between proxies, and between the servers of a proxy.
+    /// So `seed` must differ between proxies, and between the servers of a proxy: after the search
+    /// for the best limit, controllers with different seeds begin their trials at different times.
+    /// During the search, trials follow each other without a pause.
     pub fn new(ceiling: u32, seed: u64) -> Self {
         let ceiling = ceiling.max(FLOOR);
         let start = START.min(ceiling);
