@@ -132,7 +132,7 @@ fn noise_seldom_raises_the_limit_where_throughput_no_longer_rises() {
     };
     let limits: Vec<_> = (0..20).map(settled_after_a_minute).collect();
     let near = limits.iter().filter(|limit| (45..128).contains(*limit));
-    assert!(near.count() >= 10, "{limits:?}");
+    assert!(near.count() > 10, "{limits:?}");
 }
 
 #[test]
