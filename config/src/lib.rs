@@ -8,7 +8,7 @@
 //!                      └────────┴─ all problems ──┴──────────┴──────► Problems
 //! ```
 //!
-//! Each key is declared once: in `settings.rs`, `listeners.rs`, `users.rs` or
+//! Each key is declared once: in a file of `settings/`, or in `listeners.rs`, `users.rs` or
 //! `connection_string.rs`. The check, the settings, the environment's variables, the documentation,
 //! the full example and the JSON schema are derived from this declaration.
 //!
