@@ -24,7 +24,10 @@ use tokio::{
 
 use self::counters::Reading;
 use crate::service_account::{ServiceAccount, ServiceConnection, ServiceError};
-use seawall_command::UNAUTHORIZED;
+use seawall_command::{
+    INTERRUPTED_AT_SHUTDOWN, INTERRUPTED_DUE_TO_REPL_STATE_CHANGE, SHUTDOWN_IN_PROGRESS,
+    UNAUTHORIZED,
+};
 use seawall_locks::Mutex;
 use seawall_stats::{Counters, ServerSample};
 use seawall_transport::connection::{ServerAddress, reply_is_ok};
@@ -402,9 +405,12 @@ fn server_status_command(excludes_parts: bool) -> RawDocumentBuf {
 /// Number of consecutive refusals after which the command asks for the whole section `metrics`.
 const MAX_REFUSALS: u32 = 2;
 
-/// Error codes of a server that shuts down or changes its role: `ShutdownInProgress`,
-/// `InterruptedAtShutdown` and `InterruptedDueToReplStateChange`.
-const SHUTDOWN_CODES: [i32; 3] = [91, 11_600, 11_602];
+/// Error codes of a server that shuts down or changes its role.
+const SHUTDOWN_CODES: [i32; 3] = [
+    SHUTDOWN_IN_PROGRESS,
+    INTERRUPTED_AT_SHUTDOWN,
+    INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+];
 
 /// Sections of `serverStatus` that servers from 4.4 to 8.0 return by default, and that Seawall does
 /// not use.
