@@ -1,5 +1,5 @@
-//! `/api/v1/session`: `POST` exchanges a token for the cookie of a session, `DELETE` ends the
-//! session, and `GET` returns the caller's rights.
+//! `/api/v1/session`: `POST` exchanges a token for the cookie of a dashboard session, `DELETE` ends
+//! the session, and `GET` returns the caller's rights.
 
 use std::sync::Arc;
 
