@@ -122,7 +122,7 @@ impl fmt::Debug for Fleet {
 
 impl Fleet {
     /// Creates the fleet. `clients` has one HTTP client for each peer.
-    pub fn new(clients: Vec<AdminClient>) -> Self {
+    pub(crate) fn new(clients: Vec<AdminClient>) -> Self {
         let peers = clients.into_iter().map(|client| Peer {
             client,
             places: Semaphore::new(MAX_IN_FLIGHT),

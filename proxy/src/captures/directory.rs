@@ -58,7 +58,7 @@ impl CaptureId {
 
     /// Parses an id; `None` if the text is not an id. An id has no path separator, so it cannot
     /// lead to another directory.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let has_form = text.len() == ID_LENGTH
             && text.bytes().enumerate().all(|(index, byte)| match index {
                 8 => byte == b'T',

@@ -17,7 +17,7 @@ pub struct RedactionKey(Arc<[u8]>);
 
 impl RedactionKey {
     /// Wraps a key.
-    pub fn new(key: &[u8]) -> Self {
+    pub(crate) fn new(key: &[u8]) -> Self {
         Self(key.into())
     }
 }

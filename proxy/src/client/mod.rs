@@ -65,11 +65,10 @@ use seawall_transport::{
 };
 use seawall_wire::{CompressedHead, Compressor, MAX_MESSAGE_BYTES, OpCode, OpMsg, OpQuery};
 
-pub use self::credentials::{
-    ConfiguredUser, CredentialMode, CredentialSettings, Credentials, UserSecret,
-};
+pub(crate) use self::credentials::{ConfiguredUser, CredentialSettings, UserSecret};
+pub use self::credentials::{CredentialMode, Credentials};
 pub use self::fault::{Fault, FaultEnd};
-pub use self::own_command::{OwnCommand, Reporter};
+pub use self::own_command::Reporter;
 pub use self::peer::Peer;
 pub use self::shared::{Arrivals, Logins, MessageMemory, Routing, Shared};
 use self::{

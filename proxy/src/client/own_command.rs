@@ -51,7 +51,7 @@ const MAX_REPLY_BYTES: usize = 16_000_000;
 
 /// A command about Seawall itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnCommand {
+pub(crate) struct OwnCommand {
     /// The information to show, or the action to run.
     pub topic: Topic,
     /// Maximum number of entries (for example, clients) that the reply lists.
@@ -77,7 +77,7 @@ type Report =
 
 impl Reporter {
     /// Creates a reporter that replies with the results of `report`.
-    pub fn new(
+    pub(crate) fn new(
         report: impl Fn(OwnCommand) -> BoxFuture<'static, Result<RawDocumentBuf, String>>
         + Send
         + Sync

@@ -60,7 +60,7 @@ pub struct Limits {
 
 /// The maximum numbers in [`Limits`]. They can change while clients are connected.
 #[derive(Clone, Copy, Debug)]
-pub struct LimitNumbers {
+pub(crate) struct LimitNumbers {
     /// Maximum number of clients.
     pub clients: usize,
     /// Maximum number of clients that have not logged in.
@@ -183,7 +183,7 @@ impl LimitNumbers {
 
 impl Limits {
     /// Creates limits with these numbers. `operations` limits the operations in flight.
-    pub fn new(numbers: LimitNumbers, operations: OperationPermits) -> Self {
+    pub(crate) fn new(numbers: LimitNumbers, operations: OperationPermits) -> Self {
         let limits = Self {
             clients: EvictablePermits::new(numbers.clients),
             handshakes: EvictablePermits::new(numbers.handshakes),

@@ -70,7 +70,7 @@ pub(crate) struct OperationPermit {
 impl OperationPermits {
     /// Creates permits for `max_operations` operations at a time. In addition, there is a reserve
     /// for operations that other operations may wait for.
-    pub fn new(max_operations: usize) -> Self {
+    pub(crate) fn new(max_operations: usize) -> Self {
         Self {
             common: SharedPermits::new(max_operations, true),
             reserve: SharedPermits::new(RESERVE, false),

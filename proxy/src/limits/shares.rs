@@ -37,7 +37,7 @@ pub struct Share<K: Copy + Eq + Hash> {
 
 impl<K: Copy + Eq + Hash> Shares<K> {
     /// Creates a resource of `max` units.
-    pub fn new(max: usize) -> Arc<Self> {
+    pub(crate) fn new(max: usize) -> Arc<Self> {
         let taken = Mutex::new(Taken {
             total: 0,
             by_holder: HashMap::new(),

@@ -66,7 +66,7 @@ const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(50);
 
 /// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
+pub(crate) enum Address {
     /// A host and a port, separated by a colon.
     Tcp(String),
     /// The path of a unix domain socket. The socket's file is created when Seawall starts and
@@ -142,7 +142,7 @@ impl Listener {
     /// # Errors
     /// The name is unknown, the address is in use, the address is not local, or the path of the
     /// unix socket belongs to a file that is not a socket.
-    pub async fn bind(address: &Address, backlog: u32) -> io::Result<Vec<Self>> {
+    pub(crate) async fn bind(address: &Address, backlog: u32) -> io::Result<Vec<Self>> {
         match address {
             Address::Unix(path) => {
                 remove_stale_socket(path).await?;

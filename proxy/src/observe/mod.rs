@@ -58,7 +58,7 @@ pub use self::{
     recorder::Recorder,
     registry::{Namespace, Shape, ShapeRow},
     servers::{Relayed, ServerMetrics},
-    slow_log::{Entry as SlowLogEntry, SlowLog, SlowLogSettings},
+    slow_log::{Entry as SlowLogEntry, SlowLog},
     slow_ring::SlowOperation,
     sums::{Failure, NamespaceSums, ServerIndex, ServerSums, ShapeSums},
 };
@@ -70,6 +70,7 @@ pub(crate) use self::{
     process::{HistoryLosses, Memory},
     protobuf::PROTOBUF,
     servers::CloseReason,
+    slow_log::SlowLogSettings,
     sums::RowIndexes,
 };
 

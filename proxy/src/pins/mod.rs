@@ -60,7 +60,7 @@ pub struct SessionKey {
 /// Limits on the number of pins, and on the time for which unused pins are kept. This time must not
 /// be shorter than the time after which servers end unused cursors and transactions.
 #[derive(Clone, Copy, Debug)]
-pub struct PinLimits {
+pub(crate) struct PinLimits {
     /// Maximum number of cursors.
     pub max_cursors: usize,
     /// Maximum number of transactions.
@@ -98,7 +98,7 @@ impl<S: Clone> Drop for CursorUse<'_, S> {
 
 impl<S: Clone> Pins<S> {
     /// Creates empty tables with these limits.
-    pub fn new(limits: PinLimits) -> Self {
+    pub(crate) fn new(limits: PinLimits) -> Self {
         Self {
             cursors: Table::new(limits.max_cursors, limits.cursor_idle),
             transactions: Table::new(limits.max_transactions, limits.transaction_idle),

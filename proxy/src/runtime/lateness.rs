@@ -25,7 +25,7 @@ pub struct Lateness {
 
 impl Lateness {
     /// Creates the lateness of a runtime that has not been measured yet.
-    pub fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             base: now,
             due_us: AtomicU64::new(u64::MAX),

@@ -169,7 +169,7 @@ pub(super) fn bucket_number(le_seconds: f64) -> usize {
 
 /// The duration of a number of milliseconds; zero if the number is negative, too large for a
 /// [`Duration`], or not a number.
-pub fn from_millis(ms: f64) -> Duration {
+pub(crate) fn from_millis(ms: f64) -> Duration {
     Duration::try_from_secs_f64(ms / 1e3).unwrap_or_default()
 }
 

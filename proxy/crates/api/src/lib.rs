@@ -48,7 +48,7 @@ pub use self::{
         Certificate, Client, Clients, Concurrency, Connections, HistoryStatus, Pool, PoolUser,
         Pools, Status, Topology, TopologyServer,
     },
-    figures::{Bucket, Latency, More, Phases, buckets, distribution, from_millis, millis},
+    figures::{Bucket, Latency, More, Phases, buckets, distribution, millis},
     gauges::{GaugeStep, GaugeTimeline, GaugeValues},
     heatmap::{Heatmap, HeatmapColumn, HeatmapShape, HeatmapShapes},
     instances::{InstanceState, Merged},

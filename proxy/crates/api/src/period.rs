@@ -5,7 +5,9 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use crate::{Other, Report, Shape, Span, SpanFigures, TimelineStep, distribution, from_millis};
+use crate::{
+    Other, Report, Shape, Span, SpanFigures, TimelineStep, distribution, figures::from_millis,
+};
 use seawall_stats::{Figures, Label, Level, Period, float};
 
 /// Converts a part of a reply, such as a shape or a step, to [`Figures`]. This is a macro because

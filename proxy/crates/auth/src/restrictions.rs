@@ -40,7 +40,7 @@ impl Restrictions {
     ///
     /// # Errors
     /// See [`RestrictionsError`]. The caller must then refuse the user's logins.
-    pub fn parse(own: &RawArray, inherited: &RawArray) -> Result<Self, RestrictionsError> {
+    pub(crate) fn parse(own: &RawArray, inherited: &RawArray) -> Result<Self, RestrictionsError> {
         let mut sets = vec![parse_set(own, OWN)?];
         for set in inherited {
             sets.push(parse_set(array(set, INHERITED)?, INHERITED)?);

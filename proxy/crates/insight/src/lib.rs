@@ -36,8 +36,8 @@ use seawall_locks::{Mutex, MutexGuard};
 use seawall_stats::{Against, Gauges, Label, Names, Period};
 
 use self::{
-    annotations::Annotations, baseline::spans, cadence::Cadence, stalls::Stalls, storms::Storms,
-    tiers::MAX_GAP_SECONDS,
+    annotations::Annotations, baseline::spans, cadence::Cadence, stalls::Stalls, store::Store,
+    storms::Storms, tiers::MAX_GAP_SECONDS,
 };
 pub use self::{
     annotations::{Annotation, AnnotationKind, MAX_ANNOTATION_BYTES},
@@ -47,9 +47,9 @@ pub use self::{
     comparison::{Changes, Compared, Incomparable, Side, incomparable, whole},
     second::Second,
     stalls::{Episode, Moved, Recurrence, RecurringStall, Stall, WaitingShape},
-    store::{Store, StoreError, StoredHistory},
+    store::StoreError,
     storms::{Storm, StormChange},
-    tiers::{Delta, Frame, History, Selection, Skipped, TIERS, Timeline},
+    tiers::{Delta, Frame, History, Selection, TIERS, Timeline},
 };
 
 /// Interval at which the history file is written.

@@ -97,21 +97,21 @@ fn database(error: impl Into<redb::Error>) -> StoreError {
 
 /// The contents of the file when [`Store::open`] opened it.
 #[derive(Debug, Default)]
-pub struct StoredHistory {
+pub(super) struct StoredHistory {
     /// The labels with their numbers.
-    pub labels: Vec<(u32, Label)>,
+    pub(super) labels: Vec<(u32, Label)>,
     /// All frames. A frame contains the packed figures of one step of the history.
-    pub frames: Vec<Frame>,
+    pub(super) frames: Vec<Frame>,
     /// The annotations. Each has a number, which is its key in the file.
-    pub annotations: Vec<(u64, Annotation)>,
+    pub(super) annotations: Vec<(u64, Annotation)>,
     /// The new path of the old file, if that file could not be read.
-    pub put_aside: Option<PathBuf>,
+    pub(super) put_aside: Option<PathBuf>,
 }
 
 /// The open history file. After a write error it is closed, because the database then refuses all
 /// further writes. The next write opens the file again.
 #[derive(Debug)]
-pub struct Store {
+pub(super) struct Store {
     path: PathBuf,
     database: Option<Database>,
 }
@@ -125,7 +125,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub fn open(directory: &Path) -> Result<(Self, StoredHistory), StoreError> {
+    pub(super) fn open(directory: &Path) -> Result<(Self, StoredHistory), StoreError> {
         let failed = |source| StoreError::Io {
             path: directory.to_owned(),
             source,
@@ -219,7 +219,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database fails, for example because the disk is full.
-    pub fn write(&mut self, delta: &Delta) -> Result<(), StoreError> {
+    pub(super) fn write(&mut self, delta: &Delta) -> Result<(), StoreError> {
         let opened = match self.database.take() {
             Some(opened) => opened,
             None => Self::open_database(&self.path)?,

@@ -96,7 +96,7 @@ pub struct Delta {
 impl Delta {
     /// Appends the changes of a later delta. If `self` adds a frame or a label and `later` removes
     /// it, the result neither adds nor removes it.
-    pub fn merge(&mut self, later: Self) {
+    pub(super) fn merge(&mut self, later: Self) {
         for key in later.dropped {
             self.drop_frame(key);
         }
@@ -611,11 +611,11 @@ fn is_intact(frame: &Frame) -> bool {
 
 /// Numbers of frames of a file that were not loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Skipped {
+pub(crate) struct Skipped {
     /// Frames that cannot be read.
-    pub damaged: usize,
+    pub(crate) damaged: usize,
     /// Frames that end in the future.
-    pub future: usize,
+    pub(crate) future: usize,
 }
 
 /// The history of a period in steps.

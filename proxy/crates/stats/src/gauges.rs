@@ -91,7 +91,7 @@ pub struct GaugeSpan {
 
 impl GaugeSpan {
     /// The values of a gauge that was measured once.
-    pub fn of(value: f64) -> Self {
+    fn of(value: f64) -> Self {
         Self {
             count: 1,
             sum: value,

@@ -41,7 +41,8 @@ use seawall_auth::{ClientKey, Identity, IdentityStatus, Mechanism, NonceSource, 
 use seawall_locks::{Mutex, RwLock};
 use seawall_transport::{Sharer, connection::Connection};
 
-pub use self::mode::{ConfiguredUser, CredentialMode, CredentialSettings, UserSecret};
+pub use self::mode::CredentialMode;
+pub(crate) use self::mode::{ConfiguredUser, CredentialSettings, UserSecret};
 use self::{
     conversations::Conversations,
     flights::{Flights, Wait},
@@ -176,7 +177,7 @@ impl fmt::Debug for Credentials {
 impl Credentials {
     /// Creates the credentials. If the mode is [`CredentialMode::Undecided`], starts a task that
     /// determines the mode as soon as the servers of the deployment can be reached.
-    pub fn start(
+    pub(crate) fn start(
         settings: CredentialSettings,
         topology: Arc<Topology>,
         nonces: Arc<NonceSource>,

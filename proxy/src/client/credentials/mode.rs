@@ -53,7 +53,7 @@ impl CredentialMode {
 
 /// A user that the configuration names, with its secret.
 #[derive(Clone, Debug)]
-pub struct ConfiguredUser {
+pub(crate) struct ConfiguredUser {
     /// The user's name.
     pub name: String,
     /// The database in which the user is defined.
@@ -74,7 +74,7 @@ pub(super) fn by_name(users: Vec<ConfiguredUser>) -> HashMap<UserName, UserSecre
 
 /// A configured user's secret.
 #[derive(Clone)]
-pub enum UserSecret {
+pub(crate) enum UserSecret {
     /// The password in plain text.
     Password(Zeroizing<String>),
     /// Keys as a server stores them.
@@ -94,7 +94,7 @@ impl fmt::Debug for UserSecret {
 
 /// The settings of [`Credentials`]: the source of users' keys, the configured users, and limits.
 #[derive(Clone, Debug)]
-pub struct CredentialSettings {
+pub(crate) struct CredentialSettings {
     /// The source of keys. For `auto`, the source is [`CredentialMode::Lookup`] if a service
     /// account is configured, else [`CredentialMode::Users`] if users are configured, else
     /// [`CredentialMode::Undecided`].

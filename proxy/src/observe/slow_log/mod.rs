@@ -49,7 +49,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 /// The settings of the slow log: which operations are logged, where, and how.
 #[derive(Clone, Debug)]
-pub struct SlowLogSettings {
+pub(crate) struct SlowLogSettings {
     /// Minimum duration of a logged operation; 0 logs every operation.
     pub threshold: Duration,
     /// Thresholds that apply to single shapes, by shape id, in any order.
@@ -95,7 +95,7 @@ impl SlowLog {
     ///
     /// # Errors
     /// If the file cannot be opened, or the thread cannot be started.
-    pub fn start(settings: SlowLogSettings) -> io::Result<Self> {
+    pub(crate) fn start(settings: SlowLogSettings) -> io::Result<Self> {
         let destination = Destination::open(settings.file.clone())?;
         Self::start_with(&settings, destination, QUIET)
     }
