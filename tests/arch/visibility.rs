@@ -18,7 +18,10 @@ use crate::sources::{crates, identifiers, root, sources, without_comments};
 #[derive(Debug, Default)]
 struct PublicItems {
     functions_and_constants: BTreeSet<String>,
-    /// The functions and constants of types. Other code names them only after `.` or `::`.
+    /// The functions of types that take no `self`, with the names of their types: `A::b`.
+    associated: BTreeSet<String>,
+    /// The other functions and the constants of types. Other code names them only after `.` or
+    /// `::`.
     members: BTreeSet<String>,
     types: BTreeSet<String>,
     /// The identifiers in public signatures and fields. The compiler requires that a type which
@@ -127,7 +130,11 @@ impl<'ast> Visit<'ast> for PublicItems {
                     self.add_identifiers(&own, |found| found.visit_type(&item.ty));
                 }
                 ImplItem::Fn(item) if is_public(&item.vis) => {
-                    self.members.insert(item.sig.ident.to_string());
+                    let name = item.sig.ident.to_string();
+                    match item.sig.receiver() {
+                        Some(_) => self.members.insert(name),
+                        None => self.associated.insert(format!("{own}::{name}")),
+                    };
                     self.add_identifiers(&own, |found| found.visit_signature(&item.sig));
                 }
                 ImplItem::Const(item) if is_public(&item.vis) => {
@@ -167,6 +174,7 @@ fn public_items_of_a_source_file_are_found() {
     let source = "#[cfg(test)] mod x;\n\
                   pub fn a(_: A) -> impl B { C }\n\
                   impl D { pub const fn b(&self) -> D {} fn c(_: E) {} pub const F: G = 1; }\n\
+                  impl x::D<u8> { pub fn h(_: &Self) -> Self {} }\n\
                   pub(crate) fn d() {}\n\
                   pub const H: u8 = 1;\n\
                   pub struct I<T: J> { pub k: K<I>, l: L }\n\
@@ -179,6 +187,7 @@ fn public_items_of_a_source_file_are_found() {
     items.visit_file(&syn::parse_file(source).unwrap());
     let join = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<String>();
     assert_eq!(join(&items.functions_and_constants), "Ha");
+    assert_eq!(join(&items.associated), "D::h");
     assert_eq!(join(&items.members), "Fb");
     assert_eq!(join(&items.types), "IP");
     for name in ["A", "B", "G", "J", "K", "R", "S", "U", "Y"] {
@@ -247,10 +256,32 @@ fn members_are_found_after_dots_and_colons() {
     assert_eq!(found, ["b", "d", "g"]);
 }
 
+/// The functions that Rust code names after a type: `A::b` also for `x::A::<C>::b()`.
+fn associated_in(code: &str) -> BTreeSet<String> {
+    let is_outside = |c: char| !c.is_alphanumeric() && c != '_';
+    let is_list_of_types = |part: &&str| part.starts_with('<') && part.ends_with('>');
+    let parts = code.split("::").filter(|part| !is_list_of_types(part));
+    let parts: Vec<_> = parts.collect();
+    let pairs = parts.windows(2).map(|pair| {
+        let before = pair[0].rsplit(is_outside).next().unwrap();
+        let after = pair[1].split(is_outside).next().unwrap();
+        format!("{before}::{after}")
+    });
+    pairs.collect()
+}
+
+#[test]
+fn functions_of_types_are_found_with_the_names_of_their_types() {
+    let found = associated_in("a::B::c(d); E::<F>::g().h(I::j)");
+    let found: Vec<_> = found.iter().map(String::as_str).collect();
+    assert_eq!(found, ["B::c", "E::g", "I::j", "a::B"]);
+}
+
 /// The identifiers that occur in the code of a package.
 struct Named<'a> {
     words: BTreeSet<&'a str>,
     members: BTreeSet<&'a str>,
+    associated: BTreeSet<String>,
 }
 
 impl<'a> Named<'a> {
@@ -258,6 +289,7 @@ impl<'a> Named<'a> {
         Self {
             words: identifiers(code),
             members: members_in(code),
+            associated: associated_in(code),
         }
     }
 
@@ -310,14 +342,17 @@ fn public_items_are_used_by_another_package() {
         }
         let is_named = |name: &String| others.iter().any(|of| of.words.contains(name.as_str()));
         let is_called = |name: &String| others.iter().any(|of| of.members.contains(name.as_str()));
+        let is_of_type = |name: &String| others.iter().any(|of| of.associated.contains(name));
         let functions = &items.functions_and_constants;
         let functions = functions.iter().filter(|name| !is_named(name));
+        let associated = items.associated.iter().filter(|name| !is_of_type(name));
         let members = items.members.iter().filter(|name| !is_called(name));
         let types = items.types.difference(&items.in_signatures);
         let types = types.filter(|name| !is_named(name));
-        let all = functions.chain(members).chain(types);
+        let all = functions.chain(associated).chain(members).chain(types);
         unused.extend(all.map(|name| format!("{package}: {name}")));
-        total += items.functions_and_constants.len() + items.members.len() + items.types.len();
+        total += items.functions_and_constants.len() + items.types.len();
+        total += items.associated.len() + items.members.len();
     }
     assert!(total > 800, "expected more than 800 items, got {total}");
     assert!(
