@@ -676,7 +676,7 @@ const TURN_OVER_EVERY: Duration = Duration::from_millis(900);
 
 /// The value of the label `code` for an error code: the number, or `other` for codes that are
 /// counted together.
-pub fn code_name(code: i32) -> String {
+pub(crate) fn code_name(code: i32) -> String {
     match code {
         super::sums::OTHER_CODES => OTHER.to_owned(),
         code => code.to_string(),

@@ -52,7 +52,7 @@ use self::metric_handles::Metrics;
 pub use self::{
     applications::ApplicationCounts,
     clients::{ClientDirectory, ClientRow, ConnectedClient},
-    exporter::{Exporter, code_name},
+    exporter::Exporter,
     metric_name::{MetricKind, MetricName},
     observation::{Observation, Origin, outcome_of},
     recorder::Recorder,
@@ -64,7 +64,7 @@ pub use self::{
 };
 pub(crate) use self::{
     clients::close,
-    exporter::{CertificateSeries, LeftOutLines},
+    exporter::{CertificateSeries, LeftOutLines, code_name},
     json_text::write_escaped,
     own::{open_descriptors, process_cpu, resident_bytes},
     process::{HistoryLosses, Memory},

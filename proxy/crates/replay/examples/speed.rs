@@ -58,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn measure(path: &Path, address: &str, pace: Pace) -> Result<(), Box<dyn Error>> {
     let before_us = cpu_us()?;
-    // The command `seawall replay` runs in a runtime with the same settings.
+    // The command `seawall load replay` runs in a runtime with the same settings.
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
