@@ -149,8 +149,10 @@ pub(crate) fn shown(value: &Value) -> String {
 /// text that may be a connection string with a password.
 pub(crate) fn shown_text(text: &str) -> String {
     // The text may be a connection string with a password that was given for the wrong key, for
-    // example for `uri_file`. So it is not shown.
-    if text.contains("://") && text.contains('@') {
+    // example for `uri_file`. So it is not shown. The password may be before the hosts, or in an
+    // option, such as `tlsCertificateKeyFilePassword`.
+    let has_password = || text.contains('@') || text.to_ascii_lowercase().contains("password");
+    if text.contains("://") && has_password() {
         return HIDDEN.to_owned();
     }
     if text.chars().count() <= MAX_SHOWN_CHARACTERS {
@@ -208,7 +210,13 @@ mod tests {
     /// such as `uri_file`.
     #[test]
     fn a_text_that_may_be_a_connection_string_is_hidden_in_an_error_message() {
-        assert_eq!(shown_text("mongodb://app:hunter2@host/"), HIDDEN);
+        for text in [
+            "mongodb://app:hunter2@host/",
+            "mongodb://host/?tls=true&tlsCertificateKeyFilePassword=hunter2",
+            "mongodb://host/?tlscertificatekeyfilepassword=hunter2",
+        ] {
+            assert_eq!(shown_text(text), HIDDEN);
+        }
     }
 
     #[test]
