@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::connection_string::without_password;
+use crate::connection_string::{user_password, without_passwords};
 use crate::file::ReadFile;
 use crate::keys::KEYS;
 use crate::listeners::{LISTENERS, Listener};
@@ -35,14 +35,21 @@ impl Changed {
 }
 
 impl Deployment {
-    /// True if this connection string and the connection string of `other` differ only in the
-    /// password of the service account.
-    pub fn changes_only_password(&self, other: &Self) -> bool {
+    /// True if this connection string and the connection string of `other` differ only in
+    /// passwords: the password of the service account, and the password that decrypts the key of
+    /// Seawall's certificate.
+    fn changes_only_passwords(&self, other: &Self) -> bool {
         let (own, other) = (self.uri.expose(), other.uri.expose());
-        match (without_password(own), without_password(other)) {
-            (Some(one), Some(two)) => one == two && own != other,
-            _ => false,
-        }
+        own != other && without_passwords(own) == without_passwords(other)
+    }
+
+    /// True if the service account has another password than in `other`, and the two connection
+    /// strings differ at most in one further password: the one that decrypts the key of Seawall's
+    /// certificate.
+    pub fn changes_account_password(&self, other: &Self) -> bool {
+        let [own_password, other_password] =
+            [self, other].map(|deployment| user_password(deployment.uri.expose()));
+        self.changes_only_passwords(other) && own_password != other_password
     }
 
     /// True if a change of `[deployment.tls]` takes effect only at the next start, because the
@@ -50,7 +57,7 @@ impl Deployment {
     /// new keys may be wrong. New contents of the same files take effect at once.
     fn delays_tls(&self, running: &Self) -> bool {
         self.uri != running.uri
-            && !self.changes_only_password(running)
+            && !self.changes_only_passwords(running)
             && self.tls.as_ref().map(tls_keys) != running.tls.as_ref().map(tls_keys)
     }
 }
@@ -148,7 +155,7 @@ impl Settings {
             path: path.to_owned(),
             change: match path {
                 USERS if self.changes_credential_source(running) => Change::Restart,
-                URI if self.deployment.changes_only_password(&running.deployment) => Change::Live,
+                URI if self.deployment.changes_only_passwords(&running.deployment) => Change::Live,
                 SERVER_TLS if self.deployment.delays_tls(&running.deployment) => Change::Restart,
                 LISTEN_TLS if self.listen.addresses != running.listen.addresses => Change::Restart,
                 ADMIN_TLS if self.admin.address != running.admin.address => Change::Restart,
@@ -208,7 +215,7 @@ impl Settings {
         if newer.listen.addresses != self.listen.addresses {
             listen.tls.clone_from(&self.listen.tls);
         }
-        if newer.deployment.changes_only_password(deployment) {
+        if newer.deployment.changes_only_passwords(deployment) {
             deployment.uri = newer.deployment.uri.clone();
         }
         deployment.adopt_live(&newer.deployment, of_path);
@@ -394,6 +401,29 @@ mod tests {
             let uri = running.with_live_values_of(&newer).deployment.uri;
             let is_new = uri == newer.deployment.uri;
             assert_eq!(is_new, expected == Change::Live);
+        }
+    }
+
+    /// A renewed certificate may come with a key that has another password.
+    #[test]
+    fn a_changed_password_of_the_key_or_of_the_service_account_needs_no_restart() {
+        let settings = |(user, password): (&str, &str)| {
+            let options = format!("tlsCertificateKeyFilePassword={password}");
+            Settings::default_for(&format!("mongodb://{user}one/?{options}")).unwrap()
+        };
+        for (before, after, is_of_account) in [
+            (("", "old"), ("", "new"), false),
+            (("a:b@", "old"), ("a:b@", "new"), false),
+            (("a:b@", "old"), ("a:c@", "new"), true),
+            (("a:b@", "old"), ("a:c@", "old"), true),
+        ] {
+            let (before, after) = (settings(before), settings(after));
+            let [changed]: [Changed; 1] = after.changes_since(&before).try_into().unwrap();
+            assert_eq!(changed.change, Change::Live);
+            let running = before.with_live_values_of(&after).deployment;
+            assert_eq!(running, after.deployment);
+            let is_changed = running.changes_account_password(&before.deployment);
+            assert_eq!(is_changed, is_of_account);
         }
     }
 

@@ -15,7 +15,7 @@ pub(crate) const SECTION: Section = Section {
     is_optional: false,
     keys: keys! {
         /// Connection string of the deployment; required unless `uri_file` is set. If it contains a
-        /// user, this user is the service account. A change of only the password is live.
+        /// user, this user is the service account. A change of only passwords is live.
         key("deployment.uri",
             KeyKind::ConnectionString, Restart, example "mongodb://127.0.0.1:27017/");
         /// File with the connection string of the deployment, instead of `uri`.
@@ -61,7 +61,7 @@ pub(crate) fn read(deployment: &mut Part<'_>) -> Option<Secret> {
 /// user) and the text after it (hosts and options). `None` if the string has no password. In a
 /// password, `@`, `:`, `/` and `?` are always escaped (Connection String specification). The `/`
 /// between hosts and options may be absent.
-pub(crate) fn without_password(uri: &str) -> Option<(&str, &str)> {
+fn without_password(uri: &str) -> Option<(&str, &str)> {
     let authority = uri.find("://")? + "://".len();
     let end = uri[authority..]
         .find(['/', '?'])
@@ -69,6 +69,32 @@ pub(crate) fn without_password(uri: &str) -> Option<(&str, &str)> {
     let at = authority + uri[authority..end].rfind('@')?;
     let colon = authority + uri[authority..at].find(':')?;
     Some((&uri[..colon], &uri[at..]))
+}
+
+/// The option of a connection string with the password that decrypts the key of the certificate.
+const KEY_PASSWORD: &str = "tlsCertificateKeyFilePassword";
+
+/// The password of the user in a connection string; `None` if the string has no password.
+pub(crate) fn user_password(uri: &str) -> Option<&str> {
+    let (before, after) = without_password(uri)?;
+    let password = uri.strip_prefix(before)?.strip_suffix(after)?;
+    password.strip_prefix(':')
+}
+
+/// Returns a connection string without its passwords: the password of the user, and the password
+/// that decrypts the key of the certificate.
+pub(crate) fn without_passwords(uri: &str) -> String {
+    let uri = match without_password(uri) {
+        Some((before, after)) => format!("{before}:{after}"),
+        None => uri.to_owned(),
+    };
+    let (before, options) = uri.split_once('?').unwrap_or((uri.as_str(), ""));
+    let options = options.split('&').map(|option| match option.split_once('=') {
+        Some((name, _)) if name.eq_ignore_ascii_case(KEY_PASSWORD) => name,
+        _ => option,
+    });
+    let options: Vec<&str> = options.collect();
+    format!("{before}?{}", options.join("&"))
 }
 
 fn connection_string_from(path: &Path, problems: &mut Problems) -> Option<Secret> {
@@ -104,6 +130,7 @@ mod tests {
             found("mongodb://u:p@h?appName=a:b@c"),
             Some(("mongodb://u", "@h?appName=a:b@c"))
         );
+        assert_eq!(user_password("mongodb://u:p%40@h/?x=u:q@b"), Some("p%40"));
         for uri in [
             "mongodb://a,b:1/",
             "mongodb://user@a/",
@@ -112,6 +139,24 @@ mod tests {
             "other",
         ] {
             assert_eq!(found(uri), None, "{uri}");
+            assert_eq!(user_password(uri), None, "{uri}");
+        }
+    }
+
+    #[test]
+    fn without_passwords_removes_the_password_of_the_user_and_the_password_of_the_key() {
+        for (uri, expected) in [
+            (
+                "mongodb://u:p@h/?tls=true&tlsCertificateKeyFilePassword=a%3Db&w=1",
+                "mongodb://u:@h/?tls=true&tlsCertificateKeyFilePassword&w=1",
+            ),
+            (
+                "mongodb://h/?TLSCERTIFICATEKEYFILEPASSWORD=p",
+                "mongodb://h/?TLSCERTIFICATEKEYFILEPASSWORD",
+            ),
+            ("mongodb://u@h/?appName=p", "mongodb://u@h/?appName=p"),
+        ] {
+            assert_eq!(without_passwords(uri), expected);
         }
     }
 }

@@ -558,9 +558,15 @@ async fn an_encrypted_key_is_decrypted_with_the_password_of_the_connection_strin
         "{refused:?}"
     );
     assert!(find(&mut client).await);
-    replace_identity("p@ss word").await;
+    // The connection string has the password too, so a reload can use a key with a new password.
+    let configuration = format!("seawall-{}.toml", scene.server.address().port());
+    let toml = fs::read_to_string(scene.scratch.join(&configuration)).unwrap();
+    let toml = toml.replace("p%40ss%20word", "another");
+    scene.write(&configuration, &toml);
     let applied = reload().await;
     assert!(applied.applied, "{applied:?}");
+    let mut changes = applied.changes.iter();
+    assert!(changes.all(|change| !change.needs_restart), "{applied:?}");
     // A key that is not encrypted needs no password.
     scene.write_identity(scene.authority());
     let applied = reload().await;

@@ -259,7 +259,8 @@ fn is_hashed_name(name: &OsStr) -> bool {
 
 /// The part of a running Seawall that manages TLS towards servers.
 pub(super) struct RunningServerTls {
-    /// The options of the connection string, without those in `[deployment.tls]`.
+    /// The options of the connection string at the start, without those in `[deployment.tls]`. A
+    /// reload may change only the passwords of the connection string.
     deployment: DeploymentOptions,
     /// The files in use; `None` if TLS is off.
     files: Mutex<Option<ServerTlsFiles>>,
@@ -313,12 +314,18 @@ impl RunningServerTls {
         Ok((running, combined, tls.map(Arc::new)))
     }
 
-    /// Reads the TLS files again; `None` if TLS is off.
+    /// Reads the TLS files again; `None` if TLS is off. The password of the key comes from the
+    /// connection string in `settings`.
     fn read(
         &self,
         settings: &config::Deployment,
     ) -> Result<Option<ServerTlsFiles>, DeploymentTlsError> {
-        ServerTlsFiles::read(&self.deployment, settings.tls.as_ref())
+        let files = ServerTlsFiles::read(&self.deployment, settings.tls.as_ref())?;
+        let key_password = DriverTls::key_password_in(settings.uri.expose());
+        Ok(files.map(|files| ServerTlsFiles {
+            key_password,
+            ..files
+        }))
     }
 
     /// Builds the TLS configuration from the files in `read`. `None` if these files equal the files
@@ -412,8 +419,8 @@ impl App {
         reload.await
     }
 
-    /// The new password of the service account; `None` if it has not changed, or if other parts of
-    /// the connection string have changed too.
+    /// The new password of the service account. `None` if it has not changed, or if more of the
+    /// connection string has changed than the passwords.
     ///
     /// # Errors
     /// The problem if a server refuses the password. If no server replies in time, the password
@@ -423,7 +430,7 @@ impl App {
         settings: &config::Settings,
     ) -> Result<Option<Password>, String> {
         let new = &settings.deployment;
-        if !new.changes_only_password(&self.settings().deployment) {
+        if !new.changes_account_password(&self.settings().deployment) {
             return Ok(None);
         }
         let parsed = DeploymentOptions::parse(new.uri.expose(), new.heartbeat_frequency).await;
@@ -581,6 +588,45 @@ mod tests {
         fn drop(&mut self) {
             drop(fs::remove_dir_all(&self.0));
         }
+    }
+
+    /// The driver refuses a password if the key is not encrypted.
+    #[test]
+    fn the_driver_gets_the_password_of_the_key_only_if_the_key_is_encrypted() {
+        let directory = Directory::create();
+        let path = directory.0.join("client.pem");
+        for (label, is_given) in [("ENCRYPTED PRIVATE KEY", true), ("PRIVATE KEY", false)] {
+            let key = format!("-----BEGIN {label}-----\nAAAA\n-----END {label}-----\n");
+            fs::write(&path, key).unwrap();
+            let files = ServerTlsFiles {
+                identity: Some(ReadFile::read(path.clone()).unwrap()),
+                key_password: Some(KeyPassword::new(b"secret".to_vec())),
+                ..files(Verification::Full)
+            };
+            let password = files.driver_tls().key_password;
+            assert_eq!(password.is_some(), is_given, "{label}");
+        }
+    }
+
+    /// A renewed certificate may come with a key that has another password.
+    #[tokio::test]
+    async fn a_reload_reads_the_password_of_the_key_from_the_new_connection_string() {
+        let settings = |password: &str| {
+            let options = format!("tls=true&tlsCertificateKeyFilePassword={password}");
+            config::Settings::default_for(&format!("mongodb://localhost/?{options}")).unwrap()
+        };
+        let before = settings("p%40ss%20word");
+        let uri = before.deployment.uri.expose();
+        let deployment = DeploymentOptions::parse(uri, Duration::from_secs(10)).await;
+        let started = RunningServerTls::start(deployment.unwrap(), &before.deployment);
+        let (running, ..) = started.unwrap();
+        assert!(running.files.lock().is_some());
+        let read = running.read(&before.deployment).unwrap();
+        assert_eq!(read, *running.files.lock());
+        let after = before.with_live_values_of(&settings("an%20other"));
+        let read = running.read(&after.deployment).unwrap().unwrap();
+        let expected = KeyPassword::new(b"an other".to_vec());
+        assert_eq!(read.key_password, Some(expected));
     }
 
     /// Seawall reads the file with the authorities of the system, but never the directory.

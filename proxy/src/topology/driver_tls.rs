@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use mongodb::options::{ClientOptions, Tls, TlsOptions};
+use mongodb::options::{ClientOptions, ConnectionString, Tls, TlsOptions};
 
 use seawall_transport::KeyPassword;
 
@@ -34,6 +34,15 @@ impl From<TlsOptions> for DriverTls {
 }
 
 impl DriverTls {
+    /// The password in a connection string that decrypts the key of Seawall's certificate. `None`
+    /// if there is none, or the driver rejects the string.
+    pub(crate) fn key_password_in(uri: &str) -> Option<KeyPassword> {
+        match ConnectionString::parse(uri).ok()?.tls? {
+            Tls::Enabled(tls) => Self::from(tls).key_password,
+            Tls::Disabled => None,
+        }
+    }
+
     /// Replaces the TLS options in `options`, if TLS is on.
     pub(super) fn apply(&self, options: &mut ClientOptions) {
         if let Some(Tls::Enabled(tls)) = &mut options.tls {
