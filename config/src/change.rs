@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::connection_string::{user_password, without_passwords};
 use crate::file::ReadFile;
 use crate::keys::KEYS;
-use crate::listeners::{LISTENERS, Listener};
+use crate::listeners::{LISTENERS, Listener, Tls};
 use crate::problem::Problems;
 use crate::relations;
 use crate::reloadable::Reloadable;
@@ -103,6 +103,56 @@ fn renew_contents(kept: &mut ServerTls, newer: &ServerTls) {
     }
 }
 
+/// The files of TLS for clients, or for callers of the admin address.
+fn client_files(tls: &Option<Tls>) -> impl Iterator<Item = &ReadFile> {
+    tls.iter().flat_map(|tls| {
+        let own = tls.certificate_files.iter().chain(&tls.key_files);
+        let of_clients = tls.client_ca_files.iter().chain(&tls.client_crl_files);
+        own.chain(of_clients.flatten())
+    })
+}
+
+/// Replaces the contents of the files in `kept` by the contents that `read` has for the same paths.
+/// A certificate and its key are replaced only together, because they must match.
+fn renew_client_files(kept: &mut Option<Tls>, read: &[&ReadFile]) {
+    let Some(Tls {
+        certificate_files,
+        key_files,
+        mode: _,
+        client_certificate: _,
+        client_ca_files,
+        client_crl_files,
+        close_revoked: _,
+    }) = kept
+    else {
+        return;
+    };
+    let renewed = |file: &ReadFile| {
+        let mut read = read.iter().copied();
+        read.find(|other| other.path() == file.path()).cloned()
+    };
+    for (certificate, key) in certificate_files.iter_mut().zip(key_files) {
+        if let (Some(new_certificate), Some(new_key)) = (renewed(certificate), renewed(key)) {
+            *certificate = new_certificate;
+            *key = new_key;
+        }
+    }
+    for file in client_ca_files.iter_mut().chain(client_crl_files).flatten() {
+        if let Some(new) = renewed(file) {
+            *file = new;
+        }
+    }
+}
+
+/// True if the section `newer` differs from the section `running` at most in the contents of its
+/// files.
+fn renews_only_contents(newer: &Option<Tls>, running: &Option<Tls>) -> bool {
+    let mut renewed = running.clone();
+    let read: Vec<&ReadFile> = client_files(newer).collect();
+    renew_client_files(&mut renewed, &read);
+    renewed == *newer
+}
+
 impl Settings {
     /// The keys and sections whose values are not the same as in `running`. Secrets are compared
     /// too. Files that were read with the settings, such as certificates, are compared with their
@@ -157,8 +207,8 @@ impl Settings {
                 USERS if self.changes_credential_source(running) => Change::Restart,
                 URI if self.deployment.changes_only_passwords(&running.deployment) => Change::Live,
                 SERVER_TLS if self.deployment.delays_tls(&running.deployment) => Change::Restart,
-                LISTEN_TLS if self.listen.addresses != running.listen.addresses => Change::Restart,
-                ADMIN_TLS if self.admin.address != running.admin.address => Change::Restart,
+                LISTEN_TLS if self.delays_listen_tls(running) => Change::Restart,
+                ADMIN_TLS if self.delays_admin_tls(running) => Change::Restart,
                 _ => of_path(path),
             },
         });
@@ -246,7 +296,43 @@ impl Settings {
         if newer.changes_credential_source(self) {
             settings.auth.users.clone_from(&self.auth.users);
         }
+        settings.renew_kept_tls(self, newer);
         settings
+    }
+
+    /// True if a change of `[listen.tls]` takes effect only at the next start, because the address
+    /// changes too. New contents of the same files take effect at once.
+    fn delays_listen_tls(&self, running: &Self) -> bool {
+        self.listen.addresses != running.listen.addresses
+            && !renews_only_contents(&self.listen.tls, &running.listen.tls)
+    }
+
+    /// Like [`Self::delays_listen_tls`], for `[admin.tls]`.
+    fn delays_admin_tls(&self, running: &Self) -> bool {
+        self.admin.address != running.admin.address
+            && !renews_only_contents(&self.admin.tls, &running.admin.tls)
+    }
+
+    /// Puts new contents into the TLS files of addresses that `newer` changes. Until a restart,
+    /// Seawall uses the addresses in `running`, which keep their TLS settings. With the earlier
+    /// contents, certificates could expire, and revoked clients could still connect.
+    fn renew_kept_tls(&mut self, running: &Self, newer: &Self) {
+        let of_listeners = newer.listeners.iter().map(|listener| &listener.tls);
+        let sections = of_listeners.chain([&newer.listen.tls, &newer.admin.tls]);
+        let read: Vec<&ReadFile> = sections.flat_map(client_files).collect();
+        let has_other_form = !running.has_form_of(newer);
+        if has_other_form || newer.listen.addresses != running.listen.addresses {
+            renew_client_files(&mut self.listen.tls, &read);
+        }
+        for (index, listener) in self.listeners.iter_mut().enumerate() {
+            let newer = newer.listeners.get(index);
+            if newer.is_none_or(|newer| newer.addresses != listener.addresses) {
+                renew_client_files(&mut listener.tls, &read);
+            }
+        }
+        if newer.admin.address != running.admin.address {
+            renew_client_files(&mut self.admin.tls, &read);
+        }
     }
 
     /// The contradictions between values of these settings. A value that a reload has changed can
@@ -516,6 +602,73 @@ mod tests {
         let expected = ["listen", "listeners"].map(|path| (path.to_owned(), Change::Restart));
         assert_eq!(changes, expected);
         assert!(settings.listen.tls.is_some() && settings.listeners.is_empty());
+    }
+
+    /// The contents of the TLS files for clients and for callers of the admin address.
+    fn client_file_contents(settings: &Settings) -> Vec<&str> {
+        let of_listeners = settings.listeners.iter().map(|listener| &listener.tls);
+        let sections = of_listeners.chain([&settings.listen.tls, &settings.admin.tls]);
+        let files = sections.flat_map(client_files);
+        files.map(ReadFile::expose).collect()
+    }
+
+    /// Certificates expire, and revoked clients must be refused, even before the restart.
+    #[test]
+    fn renewed_tls_files_of_clients_need_no_restart_even_if_a_reload_changes_the_addresses() {
+        let name = format!("seawall-renewed-for-clients-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let tls = format!(
+            "certificate_file = {file:?}\nkey_file = {file:?}\nclient_certificate = \"required\"\n\
+             client_ca_file = {file:?}\nclient_crl_file = {file:?}\n"
+        );
+        let section = |name: &str, port: u16| {
+            format!("[{name}]\naddress = \"127.0.0.1:{port}\"\n[{name}.tls]\n{tls}")
+        };
+        let single = |port: u16| section("listen", port) + &section("admin", port + 1);
+        let several = |port: u16| {
+            let tls = format!("[listeners.tls]\n{tls}");
+            listener(&format!("a:{port}"), &tls)
+        };
+        for (before, after) in [
+            (single(1), single(3)),
+            (several(1), several(2)),
+            (single(1), several(1)),
+            (several(1), single(1)),
+        ] {
+            let read = |toml: &str, content: &str| {
+                std::fs::write(&file, content).unwrap();
+                settings(toml)
+            };
+            let (before, after) = (read(&before, "old"), read(&after, "new"));
+            let running = before.with_live_values_of(&after);
+            let contents = client_file_contents(&running);
+            assert_eq!(contents.len(), client_file_contents(&before).len());
+            assert!(contents.iter().all(|of| *of == "new"), "{contents:?}");
+            if after.has_form_of(&before) {
+                let changes = after.changes_since(&before);
+                let mut of_tls = changes.iter().filter(|of| of.path.ends_with(".tls"));
+                assert!(of_tls.all(|of| of.change == Change::Live), "{changes:?}");
+            }
+        }
+        std::fs::remove_file(&file).unwrap();
+    }
+
+    /// The new certificate may not match the earlier key.
+    #[test]
+    fn a_certificate_that_waits_for_a_restart_is_renewed_only_together_with_its_key() {
+        let name = format!("seawall-renewed-pair-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let read = |port: u16, key: &str, content: &str| {
+            std::fs::write(&file, content).unwrap();
+            let tls = format!("[listen.tls]\ncertificate_file = {file:?}\nkey_file = {key:?}\n");
+            settings(&format!("[listen]\naddress = \"127.0.0.1:{port}\"\n{tls}"))
+        };
+        let other_key = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+        let before = read(1, file.to_str().unwrap(), "old");
+        let after = read(2, other_key, "new");
+        std::fs::remove_file(&file).unwrap();
+        let running = before.with_live_values_of(&after);
+        assert_eq!(client_file_contents(&running), ["old", "old"]);
     }
 
     /// Until a restart, Seawall still listens on the earlier addresses.
