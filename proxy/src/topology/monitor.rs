@@ -177,9 +177,23 @@ impl fmt::Debug for DeploymentOptions {
     }
 }
 
+/// Options that matter only for the DNS query. The driver rejects them in a `mongodb` string.
+const DNS_OPTIONS: [&str; 2] = ["srvMaxHosts", "srvServiceName"];
+
+/// A connection string without its [`DNS_OPTIONS`].
+fn without_dns_options(uri: &str) -> String {
+    let (start, options) = uri.split_once('?').unwrap_or((uri, ""));
+    let is_kept = |option: &&str| {
+        let (name, _) = option.split_once('=').unwrap_or((*option, ""));
+        !DNS_OPTIONS.iter().any(|of| of.eq_ignore_ascii_case(name))
+    };
+    let kept: Vec<&str> = options.split('&').filter(is_kept).collect();
+    format!("{start}?{}", kept.join("&"))
+}
+
 /// Parses the options in a `mongodb+srv` string itself, without DNS. TLS is on by default.
 async fn options_without_dns(uri: &str) -> Result<ClientOptions, DeploymentError> {
-    let plain = uri.replacen("mongodb+srv://", "mongodb://", 1);
+    let plain = without_dns_options(&uri.replacen("mongodb+srv://", "mongodb://", 1));
     let parsed = ClientOptions::parse(plain).await;
     let mut options = parsed.map_err(|error| DeploymentError::of_rejected(uri, error))?;
     options
@@ -686,6 +700,17 @@ mod tests {
     async fn a_dns_query_without_a_reply_ends_after_the_time_limit() {
         let resolved = resolve(pending(), DNS_LIMIT).await.unwrap();
         assert!(matches!(resolved, Err(ResolveError::TimedOut)));
+    }
+
+    /// These options matter only for the DNS query.
+    #[tokio::test]
+    async fn options_for_dns_do_not_prevent_a_start_while_dns_is_unavailable() {
+        for options in ["srvMaxHosts=2&appName=a", "appName=a&srvservicename=b"] {
+            let uri = format!("mongodb+srv://h.example/?{options}");
+            let parsed = options_without_dns(&uri).await.unwrap();
+            assert_eq!(parsed.app_name.as_deref(), Some("a"), "{options}");
+        }
+        assert!(options_without_dns("mongodb+srv://h.example").await.is_ok());
     }
 
     #[tokio::test]
