@@ -89,10 +89,12 @@ pub(crate) fn without_passwords(uri: &str) -> String {
         None => uri.to_owned(),
     };
     let (before, options) = uri.split_once('?').unwrap_or((uri.as_str(), ""));
-    let options = options.split('&').map(|option| match option.split_once('=') {
-        Some((name, _)) if name.eq_ignore_ascii_case(KEY_PASSWORD) => name,
-        _ => option,
-    });
+    let options = options
+        .split('&')
+        .map(|option| match option.split_once('=') {
+            Some((name, _)) if name.eq_ignore_ascii_case(KEY_PASSWORD) => name,
+            _ => option,
+        });
     let options: Vec<&str> = options.collect();
     format!("{before}?{}", options.join("&"))
 }

@@ -532,7 +532,7 @@ mod tests {
         assert_eq!(found.annotations, [(3, deploy())]);
         let mut again = History::new(1 << 20, 10);
         let skipped = again.restore(found.labels, found.frames, 7_250);
-        assert_eq!(skipped, Skipped::default());
+        assert_eq!(skipped, tiers::Skipped::default());
         let gauges = |history: &History| history.select(0, 7_250, 60).gauge_timeline(60);
         assert_eq!(gauges(&again), gauges(&history));
         assert_eq!(gauges(&again).len(), 21);
