@@ -157,8 +157,12 @@ pub(super) fn exit(error: &ClientError) -> Exit {
         | ClientError::Request(_)
         | ClientError::Tls(_)
         | ClientError::Unauthorized
-        // A value in the request is wrong, and it comes from an argument of the command.
-        | ClientError::Refused { status: 400, .. } => Exit::Usage,
+        // 400: a value in the request is wrong, and it comes from an argument of the command. 403:
+        // the token, the certificate or the host name in the arguments does not allow the request,
+        // or the configuration of the proxy does not.
+        | ClientError::Refused {
+            status: 400 | 403, ..
+        } => Exit::Usage,
         ClientError::Unreachable { .. }
         | ClientError::TimedOut { .. }
         | ClientError::Broken(_)
@@ -225,6 +229,8 @@ mod tests {
             said: "no!".to_owned(),
         };
         assert_eq!(exit(&refused(400)), Exit::Usage);
+        // The token may only read, or the configuration of the proxy does not allow the request.
+        assert_eq!(exit(&refused(403)), Exit::Usage);
         assert_eq!(exit(&refused(503)), Exit::Unavailable);
         assert_eq!(exit(&ClientError::Unauthorized), Exit::Usage);
     }
