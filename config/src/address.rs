@@ -40,17 +40,24 @@ impl FromStr for ListenAddress {
 impl ListenAddress {
     /// True if the system cannot bind both addresses: they are equal, or they have the same port
     /// and one of them includes the other. `0.0.0.0` includes all IPv4 addresses, and `[::]` all
-    /// IPv6 addresses. On some systems, `[::]` also includes IPv4 addresses; this is not
-    /// considered. Host names are not resolved.
+    /// IPv6 addresses. Host names are not resolved.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
-        if let (Self::Tcp(one), Self::Tcp(two)) = (self, other)
-            && let (Ok(one), Ok(two)) = (one.parse::<SocketAddr>(), two.parse::<SocketAddr>())
-        {
-            let has_all = one.ip().is_unspecified() || two.ip().is_unspecified();
-            let is_same_family = one.is_ipv4() == two.is_ipv4();
-            return one.port() == two.port() && is_same_family && (has_all || one.ip() == two.ip());
+        let (Some(one), Some(two)) = (self.socket(), other.socket()) else {
+            return self == other;
+        };
+        // With port 0, the system chooses another port for each address.
+        let is_same_port = one.port() == two.port() && one.port() != 0;
+        let is_same_family = one.is_ipv4() == two.is_ipv4();
+        let has_all = one.ip().is_unspecified() || two.ip().is_unspecified();
+        self == other || (is_same_port && is_same_family && (has_all || one.ip() == two.ip()))
+    }
+
+    /// The IP address and the port; `None` for a host name or a unix socket.
+    fn socket(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Tcp(text) => text.parse().ok(),
+            Self::Unix(_) => None,
         }
-        self == other
     }
 }
 
@@ -253,6 +260,8 @@ mod tests {
             ("127.0.0.1:1", "127.0.0.2:1", false),
             ("seawall:1", "127.0.0.1:1", false),
             ("unix:/a", "0.0.0.0:1", false),
+            ("127.0.0.1:0", "127.0.0.1:0", true),
+            ("0.0.0.0:0", "127.0.0.1:0", false),
         ] {
             let [first, second] = [one, two].map(|text| text.parse::<ListenAddress>().unwrap());
             assert_eq!(first.overlaps(&second), expected, "{one} {two}");

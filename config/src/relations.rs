@@ -1,7 +1,5 @@
 //! Checks the relations between settings. Each setting alone has already been checked.
 
-use std::collections::HashSet;
-
 use crate::address::ListenAddress;
 use crate::kinds::MIN_REDACTION_KEY_BYTES;
 use crate::listeners::{Listener, Tls};
@@ -38,8 +36,10 @@ pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Probl
     events_have_clients(settings, problems);
 }
 
+/// Checks that no two addresses of clients overlap. Otherwise, the system could not bind both, so
+/// the next start would fail.
 fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
-    let mut seen = HashSet::new();
+    let mut seen: Vec<(String, &ListenAddress)> = Vec::new();
     for Listener {
         addresses, path, ..
     } in listeners
@@ -49,10 +49,16 @@ fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
                 1 => format!("{path}.address"),
                 _ => format!("{path}.address[{index}]"),
             };
-            if !seen.insert(address) {
+            let mut earlier = seen.iter();
+            if let Some((other, earlier)) = earlier.find(|(_, of)| of.overlaps(address)) {
+                let allowed = match *earlier == address {
+                    true => "must not be listed twice".to_owned(),
+                    false => format!("must have another port than {other}, {earlier}"),
+                };
                 let text = shown_text(&address.to_string());
-                problems.add(Problem::new(&key, &text, "must not be listed twice"));
+                problems.add(Problem::new(&key, &text, &allowed));
             }
+            seen.push((key, address));
         }
     }
 }

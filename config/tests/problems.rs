@@ -759,6 +759,11 @@ const MISTAKES: &[(&str, &str)] = &[
         "listen.address[2] = \"a:1\": must not be listed twice",
     ),
     (
+        "listen.address = [\"0.0.0.0:1\", \"unix:/a\", \"10.0.0.1:1\"]",
+        "listen.address[2] = \"10.0.0.1:1\": must have another port than listen.address[0], \
+         0.0.0.0:1",
+    ),
+    (
         "pool = 3",
         "pool = (an integer): must be a table, written as [pool]",
     ),
