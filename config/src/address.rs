@@ -3,7 +3,7 @@
 //! Only the syntax of an address is checked. A host is resolved later, when the socket is bound.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -50,6 +50,16 @@ impl ListenAddress {
         let is_same_family = one.is_ipv4() == two.is_ipv4();
         let has_all = one.ip().is_unspecified() || two.ip().is_unspecified();
         self == other || (is_same_port && is_same_family && (has_all || one.ip() == two.ip()))
+    }
+
+    /// As [`Self::overlaps`], but `[::]` also includes all IPv4 addresses, as on most systems.
+    pub(crate) fn may_overlap(&self, other: &Self) -> bool {
+        let (Some(one), Some(two)) = (self.socket(), other.socket()) else {
+            return self == other;
+        };
+        let is_for_all = |of: SocketAddr| of.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+        let is_any_for_all = is_for_all(one) || is_for_all(two);
+        self.overlaps(other) || (one.port() == two.port() && is_any_for_all)
     }
 
     /// The IP address and the port; `None` for a host name or a unix socket.
@@ -266,6 +276,25 @@ mod tests {
             let [first, second] = [one, two].map(|text| text.parse::<ListenAddress>().unwrap());
             assert_eq!(first.overlaps(&second), expected, "{one} {two}");
             assert_eq!(second.overlaps(&first), expected, "{two} {one}");
+        }
+    }
+
+    #[test]
+    fn the_ipv6_address_for_all_hosts_may_overlap_with_ipv4_addresses_of_its_port() {
+        for (one, two, expected) in [
+            ("[::]:1", "127.0.0.1:1", true),
+            ("[::]:1", "0.0.0.0:1", true),
+            ("[::]:1", "[::1]:1", true),
+            ("0.0.0.0:1", "127.0.0.1:1", true),
+            ("seawall:1", "seawall:1", true),
+            ("[::]:1", "127.0.0.1:2", false),
+            ("[::1]:1", "127.0.0.1:1", false),
+            ("0.0.0.0:1", "[::1]:1", false),
+            ("[::]:1", "seawall:1", false),
+        ] {
+            let [first, second] = [one, two].map(|text| text.parse::<ListenAddress>().unwrap());
+            assert_eq!(first.may_overlap(&second), expected, "{one} {two}");
+            assert_eq!(second.may_overlap(&first), expected, "{two} {one}");
         }
     }
 

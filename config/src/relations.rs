@@ -74,7 +74,7 @@ fn http_addresses_differ(listeners: &[Listener], admin: &Admin, problems: &mut P
     let of_clients = |own: &ListenAddress| {
         listeners.iter().find_map(|listener| {
             let mut addresses = listener.addresses.iter();
-            let address = addresses.find(|address| address.overlaps(own))?;
+            let address = addresses.find(|address| address.may_overlap(own))?;
             Some((format!("{}.address", listener.path), address))
         })
     };
@@ -85,7 +85,7 @@ fn http_addresses_differ(listeners: &[Listener], admin: &Admin, problems: &mut P
         let Some(own) = own else {
             continue;
         };
-        let earlier = earlier.filter(|earlier| earlier.overlaps(own));
+        let earlier = earlier.filter(|earlier| earlier.may_overlap(own));
         let earlier = earlier.map(|earlier| ("admin.address".to_owned(), earlier));
         if let Some((other, address)) = earlier.or_else(|| of_clients(own)) {
             let allowed = match address == own {
@@ -451,6 +451,16 @@ mod tests {
             (
                 "listen.address = \"[::]:1\"\nadmin.address = \"[::1]:1\"\n",
                 "admin.address = \"[::1]:1\": must have another port than listen.address, [::]:1",
+            ),
+            (
+                "listen.address = \"[::]:9909\"\n",
+                "admin.address = \"127.0.0.1:9909\": \
+                 must have another port than listen.address, [::]:9909",
+            ),
+            (
+                "admin.metrics_address = \"[::]:9909\"\n",
+                "admin.metrics_address = \"[::]:9909\": \
+                 must have another port than admin.address, 127.0.0.1:9909",
             ),
         ] {
             assert_eq!(problems(toml), expected);
