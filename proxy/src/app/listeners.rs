@@ -1,6 +1,10 @@
 //! The listeners: binds their addresses or takes over bound sockets, and starts to accept clients.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    net::{Ipv6Addr, SocketAddr},
+    sync::Arc,
+};
 
 use seawall_config as config;
 use tokio::runtime::Handle;
@@ -113,7 +117,7 @@ pub(super) async fn bind(
     let mut bound = Vec::new();
     for (listener, sockets) in listeners.iter().zip(inherited) {
         bound.push(match sockets.is_empty() {
-            true => bind_addresses(listener, runtime).await?,
+            true => bind_addresses(listener, listeners, runtime).await?,
             false => adopt(sockets, runtime)?,
         });
     }
@@ -144,20 +148,23 @@ fn by_listener<T>(
     Ok(assigned)
 }
 
-/// Binds the configured addresses of a listener.
+/// Binds the configured addresses of a listener. `all` contains all listeners.
 async fn bind_addresses(
     listener: &config::Listener,
+    all: &[config::Listener],
     runtime: &Handle,
 ) -> Result<Vec<Listener>, StartError> {
     let mut listeners = Vec::new();
     for address in &listener.addresses {
         let name = address.to_string();
+        let only_ipv6 = has_ipv4_beside(address, all);
         let address = match address {
             config::ListenAddress::Tcp(text) => Address::Tcp(text.clone()),
             config::ListenAddress::Unix(path) => Address::Unix(path.clone()),
         };
         let backlog = listener.backlog.get();
-        let bound = runtime.spawn(async move { Listener::bind(&address, backlog).await });
+        let bound =
+            runtime.spawn(async move { Listener::bind(&address, backlog, only_ipv6).await });
         let bound = bound
             .await
             .unwrap_or_else(|error| Err(io::Error::other(error)));
@@ -168,6 +175,24 @@ async fn bind_addresses(
         listeners.extend(bound.map_err(failed)?);
     }
     Ok(listeners)
+}
+
+/// True if `address` is `[::]` and a listener has an IPv4 address with the same port. By default,
+/// Linux binds `[::]` for IPv4 too, and then cannot bind the IPv4 address.
+fn has_ipv4_beside(address: &config::ListenAddress, all: &[config::Listener]) -> bool {
+    let socket = |address: &config::ListenAddress| match address {
+        config::ListenAddress::Tcp(text) => text.parse::<SocketAddr>().ok(),
+        config::ListenAddress::Unix(_) => None,
+    };
+    // With port 0, the system chooses another port for each address.
+    let is_for_all = |own: &SocketAddr| own.ip() == Ipv6Addr::UNSPECIFIED && own.port() != 0;
+    let Some(own) = socket(address).filter(is_for_all) else {
+        return false;
+    };
+    let mut others = all.iter().flat_map(|listener| &listener.addresses);
+    others.any(|other| {
+        socket(other).is_some_and(|other| other.is_ipv4() && other.port() == own.port())
+    })
 }
 
 /// Uses sockets that another process has bound.
@@ -183,6 +208,8 @@ fn adopt(sockets: Vec<InheritedSocket>, runtime: &Handle) -> Result<Vec<Listener
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+
     use super::*;
 
     fn assigned(toml: &str, names: &[&str]) -> Result<Vec<Vec<usize>>, String> {
@@ -212,5 +239,52 @@ mod tests {
         for toml in ["", one] {
             assert_eq!(assigned(toml, &["x", ""]), Ok(vec![vec![0, 1]]));
         }
+    }
+
+    #[test]
+    fn the_ipv6_address_for_all_hosts_includes_ipv4_unless_an_ipv4_address_has_its_port() {
+        for (addresses, expected) in [
+            (["[::]:1", "0.0.0.0:1"], [true, false]),
+            (["127.0.0.1:1", "[::]:1"], [false, true]),
+            (["[::]:1", "0.0.0.0:2"], [false, false]),
+            (["[::]:1", "a:1"], [false, false]),
+            (["[::1]:1", "0.0.0.0:1"], [false, false]),
+            (["[::]:0", "0.0.0.0:0"], [false, false]),
+        ] {
+            let [one, two] = addresses;
+            let toml = format!(
+                "deployment.uri = \"mongodb://server/\"\n\
+                 [[listeners]]\naddress = {one:?}\n[[listeners]]\naddress = {two:?}\n"
+            );
+            let settings = config::Settings::from_toml(&toml).unwrap();
+            let listeners = settings.listeners();
+            let found = [0, 1]
+                .map(|index: usize| has_ipv4_beside(&listeners[index].addresses[0], &listeners));
+            assert_eq!(found, expected, "{addresses:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn ipv4_and_ipv6_addresses_for_all_hosts_with_the_same_port_are_both_bound() {
+        let mut last = None;
+        for _ in 0..10 {
+            let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = free.local_addr().unwrap().port();
+            drop(free);
+            let toml = format!(
+                "deployment.uri = \"mongodb://server/\"\n\
+                 listen.address = [\"0.0.0.0:{port}\", \"[::]:{port}\"]\n"
+            );
+            let settings = config::Settings::from_toml(&toml).unwrap();
+            match bind(&settings.listeners(), Vec::new(), &Handle::current()).await {
+                Ok(bound) => {
+                    assert_eq!(bound[0].len(), 2);
+                    return;
+                }
+                // Another process may have taken the port.
+                Err(error) => last = Some(error),
+            }
+        }
+        panic!("{last:?}");
     }
 }

@@ -21,7 +21,7 @@ use std::{
 };
 
 use futures_util::future::{BoxFuture, FutureExt as _, OptionFuture};
-use rustix::net::sockopt::set_tcp_nodelay;
+use rustix::net::sockopt::{set_ipv6_v6only, set_tcp_nodelay};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, lookup_host},
     sync::watch,
@@ -137,12 +137,18 @@ impl Drop for SocketFile {
 }
 
 impl Listener {
-    /// Binds every address that a host name resolves to, or one unix socket.
+    /// Binds every address that a host name resolves to, or one unix socket. With `only_ipv6`, IPv6
+    /// sockets do not accept IPv4 connections. Otherwise the system decides whether the address for
+    /// all hosts, `[::]`, also includes IPv4.
     ///
     /// # Errors
     /// The name is unknown, the address is in use, the address is not local, or the path of the
     /// unix socket belongs to a file that is not a socket.
-    pub(crate) async fn bind(address: &Address, backlog: u32) -> io::Result<Vec<Self>> {
+    pub(crate) async fn bind(
+        address: &Address,
+        backlog: u32,
+        only_ipv6: bool,
+    ) -> io::Result<Vec<Self>> {
         match address {
             Address::Unix(path) => {
                 remove_stale_socket(path).await?;
@@ -160,6 +166,9 @@ impl Listener {
                         SocketAddr::V4(_) => TcpSocket::new_v4()?,
                         SocketAddr::V6(_) => TcpSocket::new_v6()?,
                     };
+                    if only_ipv6 && address.is_ipv6() {
+                        set_ipv6_v6only(&socket, true)?;
+                    }
                     socket.set_reuseaddr(true)?;
                     // Accepted connections inherit the keepalive options and `TCP_NODELAY`.
                     keep_clients_alive(&socket)?;
@@ -708,7 +717,7 @@ mod tests {
         }
 
         async fn bind(&self) -> io::Result<Vec<Listener>> {
-            Listener::bind(&Address::Unix(self.0.clone()), 16).await
+            Listener::bind(&Address::Unix(self.0.clone()), 16, false).await
         }
     }
 
