@@ -91,7 +91,7 @@ pub(super) fn see(captures: &Captures, annotation: &Annotation) {
 
 /// If events may begin captures (`capture.on`), makes sure that the latest operations are kept, so
 /// that a capture contains the operations before its event. Updates the metrics of captures, and
-/// starts to delete expired captures. Must be called once a second.
+/// starts to delete expired captures and to measure the others. Must be called once a second.
 pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
     shared.captures.prepare();
     exporter.update_capture_metrics(&shared.captures.figures());
@@ -99,7 +99,7 @@ pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
         let captures = Arc::clone(&shared.captures);
         // Delete on a thread where blocking is allowed, because the directory may be slow.
         drop(tokio::task::spawn_blocking(move || {
-            captures.delete_expired();
+            captures.clean();
         }));
     }
 }

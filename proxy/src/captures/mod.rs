@@ -630,8 +630,8 @@ impl Captures {
         self.running_id().as_ref() == Some(id)
     }
 
-    /// Returns true once per [`CLEANING_INTERVAL`] while captures are on: the caller then deletes
-    /// expired captures. Returns false while captures are deleted or a capture starts. If the
+    /// Returns true once per [`CLEANING_INTERVAL`] while captures are on: the caller then calls
+    /// [`Self::clean`]. Returns false while captures are deleted or a capture starts. If the
     /// directory does not respond, the deletion or the start does not end, and each further thread
     /// would hang too.
     pub(crate) fn take_cleaning_turn(&self) -> bool {
@@ -647,14 +647,20 @@ impl Captures {
         is_due && self.settings.load().is_some()
     }
 
-    /// Deletes captures that are older than the retention. Blocks while it reads and deletes files.
-    pub(crate) fn delete_expired(&self) {
-        let settings = self.settings.load_full();
-        let retention = settings.as_ref().and_then(|settings| settings.retention);
-        let (Some(retention), Ok(directory)) = (retention, self.directory()) else {
+    /// Deletes captures that are older than the retention, and measures the captures on disk: files
+    /// may have been deleted otherwise. Blocks while it reads and deletes files.
+    pub(crate) fn clean(&self) {
+        let Some(settings) = self.settings.load_full() else {
             return;
         };
         let _starts = self.starts.lock();
+        if let Some(retention) = settings.retention {
+            self.delete_expired(&Directory::new(settings.directory.clone()), retention);
+        }
+        self.measure();
+    }
+
+    fn delete_expired(&self, directory: &Directory, retention: Duration) {
         let running = self.running_id();
         let delete = |id: &CaptureId| directory.delete(id);
         match directory.delete_expired(retention, SystemTime::now(), running.as_ref(), delete) {
@@ -669,7 +675,6 @@ impl Captures {
             }
             Err(error) => tracing::warn!(%error, "could not delete expired captures"),
         }
-        self.measure();
     }
 
     /// Ends a running capture because the process ends. Waits until the files of the capture are

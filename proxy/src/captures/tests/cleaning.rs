@@ -15,7 +15,7 @@ fn no_further_search_for_expired_captures_begins_while_a_search_hangs() {
     // At its end, the search measures the captures. So it waits for this lock.
     let measuring = captures.kept.measuring.lock();
     let searching = Arc::clone(&captures);
-    let search = thread::spawn(move || searching.delete_expired());
+    let search = thread::spawn(move || searching.clean());
     while captures.starts.try_lock().is_some() {
         thread::yield_now();
     }
@@ -42,4 +42,17 @@ fn a_capture_that_begins_while_the_captures_are_measured_is_not_counted_as_ended
     };
     captures.kept.measure(list, &captures.running);
     assert_eq!(captures.kept.bytes.load(Ordering::Relaxed), 0);
+}
+
+/// `kept_bytes` becomes the metric `seawall_capture_bytes`.
+#[test]
+fn captures_that_were_deleted_on_the_disk_are_not_counted_even_without_a_retention() {
+    let folder = Folder::new("deleted-by-hand");
+    let captures = folder.captures(|settings| settings.retention = None);
+    let capture = captures.start(plan()).unwrap();
+    captures.stop(&id_of(&capture)).unwrap();
+    assert!(captures.figures().kept_bytes > 0);
+    fs::remove_dir_all(&folder.0).unwrap();
+    captures.clean();
+    assert_eq!(captures.figures().kept_bytes, 0);
 }
