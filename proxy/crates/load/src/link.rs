@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::target::{Address, Keyring, Target, User, host};
-use seawall_auth::{ClientConversation, NonceSource, ScramError};
+use seawall_auth::{ClientConversation, Mechanism, NonceSource, ScramError, mechanism_names};
 use seawall_transport::Stream;
 use seawall_wire::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, encode_request};
 
@@ -99,7 +99,9 @@ impl Link {
         self.run(&hello).await.map(drop)
     }
 
-    /// Authenticates with SCRAM. The first login derives the keys, later logins reuse them.
+    /// Authenticates with SCRAM. The first login derives the keys, later logins reuse them. If the
+    /// connection string names no mechanism, the first login also asks the server for the user's
+    /// mechanisms.
     ///
     /// # Errors
     /// If the connection fails, the server refuses the login, or a SCRAM message of the server is
@@ -110,10 +112,18 @@ impl Link {
         keyring: &Keyring,
         nonces: &NonceSource,
     ) -> Result<(), Failure> {
+        let mechanism = match user.mechanism.or_else(|| keyring.mechanism()) {
+            Some(mechanism) => mechanism,
+            None => {
+                let chosen = self.choose_mechanism(user).await?;
+                keyring.put_mechanism(chosen);
+                chosen
+            }
+        };
         let (conversation, first) =
-            ClientConversation::start(user.mechanism, &user.name, &nonces.nonce());
+            ClientConversation::start(mechanism, &user.name, &nonces.nonce());
         let start = rawdoc! {
-            "saslStart": 1, "mechanism": user.mechanism.name(), "payload": binary(&first),
+            "saslStart": 1, "mechanism": mechanism.name(), "payload": binary(&first),
             "options": { "skipEmptyExchange": true }, "$db": user.source.as_str(),
         };
         let challenge = self.run(&start).await?;
@@ -148,6 +158,23 @@ impl Link {
             self.run(&empty).await?;
         }
         Ok(())
+    }
+
+    /// Chooses the mechanism of a user from the list of the server, as drivers do: SCRAM-SHA-256 if
+    /// the server lists it, and SCRAM-SHA-1 otherwise (Authentication specification).
+    async fn choose_mechanism(&mut self, user: &User) -> Result<Mechanism, Failure> {
+        let name = format!("{}.{}", user.source, user.name);
+        let hello = rawdoc! {
+            "isMaster": 1, "saslSupportedMechs": name.as_str(), "$db": "admin",
+        };
+        let reply = self.run(&hello).await?;
+        let listed = reply.get_array("saslSupportedMechs").ok();
+        let listed = listed.map(mechanism_names).unwrap_or_default();
+        let preferred = Mechanism::ScramSha256;
+        Ok(match listed.iter().any(|name| name == preferred.name()) {
+            true => preferred,
+            false => Mechanism::ScramSha1,
+        })
     }
 
     /// Runs one command. Returns the reply if it has `ok: 1` and belongs to this command.
@@ -253,10 +280,11 @@ fn payload(reply: &RawDocument) -> Result<&[u8], Failure> {
 mod tests {
     use std::sync::Arc;
 
+    use bson::RawDocumentBuf;
     use rcgen::{CertificateParams, KeyPair};
     use seawall_transport::connection::{Authorities, ServerTls, TlsSettings, Verification};
     use seawall_wire::encode_op_msg_like;
-    use tokio::net::TcpSocket;
+    use tokio::net::{TcpListener, TcpSocket};
     use tokio_rustls::{
         TlsAcceptor,
         rustls::{
@@ -360,5 +388,59 @@ mod tests {
         let ((), result) = tokio::join!(sending, receiving);
         result.expect("the whole command arrives");
         assert!(received == request);
+    }
+
+    /// Logs in at a server that replies to `isMaster` with `hello`, and that refuses the login.
+    /// Returns the mechanism of the login. `options` are those of the connection string.
+    async fn mechanism_of_login(hello: RawDocumentBuf, options: &str) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!(
+            "mongodb://me:word@{}/{options}",
+            listener.local_addr().unwrap()
+        );
+        let serving = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            loop {
+                let mut head = [0; HEADER_BYTES];
+                stream.read_exact(&mut head).await.unwrap();
+                let header = Header::parse(&head, MAX_MESSAGE_BYTES).unwrap();
+                let mut rest = vec![0; header.message_length - HEADER_BYTES];
+                stream.read_exact(&mut rest).await.unwrap();
+                // The body follows the flags and the kind of the section.
+                let command = RawDocument::from_bytes(&rest[5..]).unwrap();
+                let mechanism = command.get_str("mechanism").ok().map(str::to_owned);
+                let reply = match mechanism.is_some() {
+                    true => rawdoc! { "ok": 0, "code": 18 },
+                    false => hello.clone(),
+                };
+                let reply = encode_op_msg_like(0, 1, header.request_id, reply.as_bytes());
+                stream.write_all(&reply).await.unwrap();
+                if let Some(mechanism) = mechanism {
+                    return mechanism;
+                }
+            }
+        });
+        let target = Target::parse(&uri).await.unwrap();
+        let mut link = Link::connect(&target, 0).await.unwrap();
+        let nonces = NonceSource::new().unwrap();
+        let user = target.user().unwrap();
+        let refused = link.log_in(user, &Keyring::default(), &nonces).await;
+        assert!(matches!(refused, Err(Failure::Refused(18))), "{refused:?}");
+        serving.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_login_uses_a_mechanism_of_the_user_unless_the_connection_string_names_one() {
+        let both = rawdoc! { "ok": 1, "saslSupportedMechs": ["SCRAM-SHA-1", "SCRAM-SHA-256"] };
+        let only_sha_1 = rawdoc! { "ok": 1, "saslSupportedMechs": ["SCRAM-SHA-1"] };
+        for (hello, options, expected) in [
+            (both, "", "SCRAM-SHA-256"),
+            (only_sha_1.clone(), "", "SCRAM-SHA-1"),
+            // The server does not know the user.
+            (rawdoc! { "ok": 1 }, "", "SCRAM-SHA-1"),
+            (only_sha_1, "?authMechanism=SCRAM-SHA-256", "SCRAM-SHA-256"),
+        ] {
+            assert_eq!(mechanism_of_login(hello, options).await, expected);
+        }
     }
 }

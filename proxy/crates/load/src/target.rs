@@ -36,7 +36,8 @@ pub struct User {
     pub(super) name: String,
     pub(super) password: String,
     pub(super) source: String,
-    pub(super) mechanism: Mechanism,
+    /// The mechanism that the connection string names; `None` if it names none.
+    pub(super) mechanism: Option<Mechanism>,
 }
 
 /// One address of the endpoint.
@@ -124,8 +125,9 @@ impl Target {
         });
         let user = options.credential.map(|credential| {
             let mechanism = match credential.mechanism {
-                Some(mongodb::options::AuthMechanism::ScramSha1) => Mechanism::ScramSha1,
-                None | Some(mongodb::options::AuthMechanism::ScramSha256) => Mechanism::ScramSha256,
+                None => None,
+                Some(mongodb::options::AuthMechanism::ScramSha1) => Some(Mechanism::ScramSha1),
+                Some(mongodb::options::AuthMechanism::ScramSha256) => Some(Mechanism::ScramSha256),
                 Some(_) => return Err(TargetError::Unsupported("a mechanism other than SCRAM")),
             };
             Ok(User {
@@ -244,10 +246,14 @@ fn joined(host: &str, port: Option<u16>) -> String {
     }
 }
 
-/// A cache of the user's SCRAM keys. If each login derived the keys from the password, the
-/// derivation would take most of the harness's CPU time.
+/// A cache of the user's SCRAM keys, and of the mechanism that was chosen for the user. If each
+/// login derived the keys from the password, the derivation would take most of the harness's CPU
+/// time.
 #[derive(Default)]
-pub struct Keyring(RwLock<Option<(ClientKey, ScramKeys)>>);
+pub struct Keyring {
+    keys: RwLock<Option<(ClientKey, ScramKeys)>>,
+    mechanism: RwLock<Option<Mechanism>>,
+}
 
 impl fmt::Debug for User {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -264,15 +270,23 @@ impl fmt::Debug for Keyring {
 
 impl Keyring {
     pub(super) fn get(&self) -> Option<(ClientKey, ScramKeys)> {
-        self.0.read().clone()
+        self.keys.read().clone()
     }
 
     pub(super) fn put(&self, client_key: ClientKey, keys: ScramKeys) {
-        *self.0.write() = Some((client_key, keys));
+        *self.keys.write() = Some((client_key, keys));
     }
 
     pub(super) fn clear(&self) {
-        *self.0.write() = None;
+        *self.keys.write() = None;
+    }
+
+    pub(super) fn mechanism(&self) -> Option<Mechanism> {
+        *self.mechanism.read()
+    }
+
+    pub(super) fn put_mechanism(&self, mechanism: Mechanism) {
+        *self.mechanism.write() = Some(mechanism);
     }
 }
 
