@@ -69,6 +69,9 @@ const PROTOCOLS: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_PROTOCOL",
 ];
 
+/// The keys of `[telemetry]` for the address of the collector.
+const ENDPOINTS: [&str; 2] = ["endpoint", "metrics_endpoint"];
+
 /// The only protocol that Seawall's export of metrics supports.
 const PROTOCOL: &str = "http/protobuf";
 
@@ -105,7 +108,11 @@ pub(crate) fn table(
     } else {
         let mut protocols = PROTOCOLS.into_iter();
         let protocol = protocols.find_map(|name| Some((name, variable(name)?)));
-        if let Some((name, value)) = protocol.filter(|(_, value)| *value != PROTOCOL) {
+        // The protocol belongs to the endpoint in the variables. If Seawall has an endpoint of its
+        // own, the variables are for other programs.
+        let has_own_endpoint = ENDPOINTS.iter().any(|key| is_given(key));
+        let is_wrong = |value: &str| value != PROTOCOL && !has_own_endpoint;
+        if let Some((name, value)) = protocol.filter(|(_, value)| is_wrong(value)) {
             let allowed =
                 format!("must be {PROTOCOL:?}, the only protocol that Seawall's export supports");
             problems.add(Problem::new(name, &shown(&value.into()), &allowed));

@@ -141,6 +141,22 @@ fn seawall_keys_override_opentelemetry_variables() {
 }
 
 #[test]
+fn the_protocol_of_another_endpoint_is_no_problem_if_seawall_has_its_own_endpoint() {
+    let of_others = [
+        ("EXPORTER_OTLP_ENDPOINT", "http://collector:4317"),
+        ("EXPORTER_OTLP_PROTOCOL", "grpc"),
+    ];
+    for key in ["ENDPOINT", "METRICS_ENDPOINT"] {
+        let own = format!("SEAWALL_TELEMETRY__{key}");
+        let settings = settings(&[&[(own.as_str(), "http://own:1")], &of_others[..]].concat());
+        let telemetry = settings.telemetry;
+        let used = telemetry.metrics_endpoint.unwrap_or(telemetry.endpoint);
+        assert_eq!(used, "http://own:1");
+    }
+    assert!(problems(&of_others).contains("OTEL_EXPORTER_OTLP_PROTOCOL"));
+}
+
+#[test]
 fn opentelemetry_variables_can_name_the_tls_files() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     let settings = settings(&[
