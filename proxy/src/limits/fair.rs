@@ -10,6 +10,9 @@
 //! [`TurnQueue`], which is used for operations of one user, serves the waiters of each key (for
 //! example of each address) in order of arrival. [`UserQueue`] serves users round-robin, and the
 //! addresses of each user round-robin.
+//!
+//! A waiter may leave, for example because its client has disconnected. A waiter that has left may
+//! stay in its queue, but it uses no turn.
 
 use std::{
     cmp::Ordering,
@@ -41,8 +44,15 @@ pub(super) trait Queue {
 
     fn push(&mut self, key: Self::Key, waiter: Self::Waiter);
 
+    /// Removes and returns the next waiter for which `is_present` is true. Waiters for which it is
+    /// false have left. Those that come before the next waiter are removed too, and use no turn.
+    /// `None` if all waiters have left; the queue is then empty.
+    fn pop_present(&mut self, is_present: &dyn Fn(&Self::Waiter) -> bool) -> Option<Self::Waiter>;
+
     /// Removes and returns the next waiter; `None` if the queue is empty.
-    fn pop(&mut self) -> Option<Self::Waiter>;
+    fn pop(&mut self) -> Option<Self::Waiter> {
+        self.pop_present(&|_| true)
+    }
 
     fn retain(&mut self, keep: &dyn Fn(&Self::Waiter) -> bool);
 
@@ -67,8 +77,13 @@ impl<T> Queue for OldestFirst<T> {
         self.0.push_back(waiter);
     }
 
-    fn pop(&mut self) -> Option<T> {
-        self.0.pop_front()
+    fn pop_present(&mut self, is_present: &dyn Fn(&T) -> bool) -> Option<T> {
+        loop {
+            let next = self.0.pop_front()?;
+            if is_present(&next) {
+                return Some(next);
+            }
+        }
     }
 
     fn retain(&mut self, keep: &dyn Fn(&T) -> bool) {
@@ -117,12 +132,18 @@ impl<T> Queue for NewestFirst<T> {
         self.waiters.push_back(waiter);
     }
 
-    fn pop(&mut self) -> Option<T> {
+    fn pop_present(&mut self, is_present: &dyn Fn(&T) -> bool) -> Option<T> {
         let is_oldest = self.popped.is_multiple_of(OLDEST_EVERY);
         self.popped += 1;
-        match is_oldest {
-            true => self.waiters.pop_front(),
-            false => self.waiters.pop_back(),
+        loop {
+            let next = match is_oldest {
+                true => self.waiters.pop_front(),
+                false => self.waiters.pop_back(),
+            };
+            let next = next?;
+            if is_present(&next) {
+                return Some(next);
+            }
         }
     }
 
@@ -155,6 +176,22 @@ impl<K, Q> Default for RoundRobin<K, Q> {
 }
 
 impl<K: Copy + Eq + Hash, Q: Queue> RoundRobin<K, Q> {
+    /// Like [`Queue::pop_present`], but only for the waiters of the key whose turn is next. If all
+    /// of them have left, removes the key and returns `None`.
+    fn pop_of_next_key(&mut self, is_present: &dyn Fn(&Q::Waiter) -> bool) -> Option<Q::Waiter> {
+        let key = self.turns.pop_front()?;
+        let queue = self.queues.get_mut(&key)?;
+        let before = queue.len();
+        let waiter = queue.pop_present(is_present);
+        let left = queue.len();
+        self.len -= before - left;
+        match left {
+            0 => drop(self.queues.remove(&key)),
+            _ => self.turns.push_back(key),
+        }
+        waiter
+    }
+
     /// Changes each queue, and removes the queues that are empty after the change.
     fn change_each(&mut self, mut change: impl FnMut(&mut Q)) {
         self.queues.retain(|_, queue| {
@@ -192,16 +229,14 @@ impl<K: Copy + Eq + Hash, Q: Queue + Default> Queue for RoundRobin<K, Q> {
         self.len += 1;
     }
 
-    fn pop(&mut self) -> Option<Q::Waiter> {
-        let key = self.turns.pop_front()?;
-        let queue = self.queues.get_mut(&key)?;
-        let waiter = queue.pop();
-        self.len -= usize::from(waiter.is_some());
-        match queue.len() {
-            0 => drop(self.queues.remove(&key)),
-            _ => self.turns.push_back(key),
+    fn pop_present(&mut self, is_present: &dyn Fn(&Q::Waiter) -> bool) -> Option<Q::Waiter> {
+        while !self.turns.is_empty() {
+            let waiter = self.pop_of_next_key(is_present);
+            if waiter.is_some() {
+                return waiter;
+            }
         }
-        waiter
+        None
     }
 
     fn retain(&mut self, keep: &dyn Fn(&Q::Waiter) -> bool) {
@@ -231,8 +266,8 @@ impl<K: Copy + Eq + Hash, Q: Queue<Key = ()> + Default> Queue for Keyed<K, Q> {
         self.0.push((key, ()), waiter);
     }
 
-    fn pop(&mut self) -> Option<Q::Waiter> {
-        self.0.pop()
+    fn pop_present(&mut self, is_present: &dyn Fn(&Q::Waiter) -> bool) -> Option<Q::Waiter> {
+        self.0.pop_present(is_present)
     }
 
     fn retain(&mut self, keep: &dyn Fn(&Q::Waiter) -> bool) {
@@ -263,9 +298,10 @@ impl<T> Waiters<T> {
         self.0.push((from.sharer, (from.user, ())), waiter);
     }
 
-    /// Removes and returns the next waiter.
-    pub(super) fn pop(&mut self) -> Option<T> {
-        self.0.pop()
+    /// Removes and returns the next waiter for which `is_present` is true. Waiters for which it is
+    /// false have left, and use no turn.
+    pub(super) fn pop_present(&mut self, is_present: impl Fn(&T) -> bool) -> Option<T> {
+        self.0.pop_present(&is_present)
     }
 
     /// Removes all waiters for which `keep` is false.
@@ -393,12 +429,22 @@ impl<T> UserQueue<T> {
     }
 
     /// Examines the next waiter of each user, in the order of the users' turns. Removes and returns
-    /// the first waiter that is ready.
-    pub(super) fn pop_if(&mut self, is_ready: impl Fn(&T) -> bool) -> Option<T> {
+    /// the next waiter of the first user whose waiter is ready. Waiters for which `is_present` is
+    /// false have left. They are never returned, and use no turn. `is_ready` must have the same
+    /// result for all waiters of a user.
+    pub(super) fn pop_if(
+        &mut self,
+        is_present: impl Fn(&T) -> bool,
+        is_ready: impl Fn(&T) -> bool,
+    ) -> Option<T> {
         for _ in 0..self.0.turns.len() {
-            match self.peek().is_some_and(&is_ready) {
-                true => return self.0.pop(),
-                false => self.0.turns.rotate_left(1),
+            if !self.peek().is_some_and(&is_ready) {
+                self.0.turns.rotate_left(1);
+                continue;
+            }
+            let waiter = self.0.pop_of_next_key(&is_present);
+            if waiter.is_some() {
+                return waiter;
             }
         }
         None
@@ -428,7 +474,7 @@ mod tests {
     use super::{super::recent::NameHasher, *};
 
     fn drained<T>(waiters: &mut Waiters<T>) -> Vec<T> {
-        std::iter::from_fn(|| waiters.pop()).collect()
+        std::iter::from_fn(|| waiters.pop_present(|_| true)).collect()
     }
 
     #[test]
@@ -474,11 +520,39 @@ mod tests {
     fn pop_if_examines_only_the_oldest_waiter_of_each_user() {
         let mut queue = UserQueue::default();
         (0..6_u64).for_each(|n| queue.push((n % 3, Sharer::Local), n));
-        assert_eq!(queue.pop_if(|n| *n > 2), None);
-        assert_eq!(queue.pop_if(|n| *n == 1), Some(1));
-        assert_eq!(queue.pop_if(|n| *n > 2), Some(4));
-        assert_eq!(queue.pop_if(|n| *n == 2), Some(2));
+        let mut pop_if = |is_ready: fn(&u64) -> bool| queue.pop_if(|_| true, is_ready);
+        assert_eq!(pop_if(|n| *n > 2), None);
+        assert_eq!(pop_if(|n| *n == 1), Some(1));
+        assert_eq!(pop_if(|n| *n > 2), Some(4));
+        assert_eq!(pop_if(|n| *n == 2), Some(2));
         assert_eq!(queue.len(), 3);
+    }
+
+    /// In this test, a waiter is a user and a number. Waiters with the number 0 have left.
+    #[test]
+    fn pop_if_skips_waiters_that_have_left_and_users_without_other_waiters() {
+        let mut queue = UserQueue::default();
+        for waiter in [(1, 0), (1, 0), (1, 1), (2, 0), (3, 1), (3, 0), (3, 2)] {
+            queue.push((waiter.0, Sharer::Local), waiter);
+        }
+        let pop = || queue.pop_if(|(_, number)| *number > 0, |_| true);
+        let order: Vec<_> = std::iter::from_fn(pop).collect();
+        assert_eq!(order, [(1, 1), (3, 1), (3, 2)]);
+        assert_eq!(queue.len(), 0);
+    }
+
+    /// The first waiter of a user is the oldest one, the next three are the newest ones, and the
+    /// fifth is the oldest one again. In this test, odd numbers are waiters that have left.
+    #[test]
+    fn waiters_that_have_left_use_no_turn_of_their_user() {
+        let mut waiters = Waiters::default();
+        for n in [1, 3, 5, 0, 2, 4, 6, 8, 7] {
+            waiters.push(Origin::default(), n);
+        }
+        let pop = || waiters.pop_present(|n| n % 2 == 0);
+        let order: Vec<_> = std::iter::from_fn(pop).collect();
+        assert_eq!(order, [0, 8, 6, 4, 2]);
+        assert!(waiters.is_empty());
     }
 
     #[test]
@@ -527,7 +601,8 @@ mod tests {
         }
         waiters.push(from(2, "other"), "single");
         waiters.push(from(3, "app"), "third address");
-        let first: Vec<_> = (0..6).filter_map(|_| waiters.pop()).collect();
+        let pop = |_| waiters.pop_present(|_| true);
+        let first: Vec<_> = (0..6).filter_map(pop).collect();
         let expected = [
             "many names",
             "crowd",

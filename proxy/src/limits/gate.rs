@@ -262,7 +262,7 @@ impl GateState {
     /// Admits the next waiter whose client is still connected. Returns false if there is no such
     /// waiter.
     fn release(&mut self) -> bool {
-        while let Some(turn) = self.waiting.pop() {
+        while let Some(turn) = self.waiting.pop_present(|turn| !turn.is_closed()) {
             if turn.send(()).is_ok() {
                 self.pass();
                 return true;
@@ -532,6 +532,25 @@ mod tests {
         tick(&gate, BUSY, 50);
         settle().await;
         assert_eq!(*order.lock(), [0, 9, 8, 7, 1, 6, 5, 4, 2, 3]);
+    }
+
+    /// A waiting login is dropped when its client disconnects.
+    #[test]
+    fn a_gate_admits_the_oldest_login_first_even_if_older_logins_have_left() {
+        let gate = Gate::of_logins();
+        tick(&gate, BUSY, 6);
+        while gate.try_pass() {}
+        arrive_and_leave(&gate, 3);
+        let mut waiting = [(); 2].map(|()| Box::pin(gate.pass(Origin::default())));
+        for login in &mut waiting {
+            assert!(login.as_mut().now_or_never().is_none());
+        }
+        while gate.state.lock().waiting.len() > 1 {
+            tick(&gate, BUSY, 1);
+        }
+        let [oldest, newest] = waiting;
+        assert!(oldest.now_or_never().is_some());
+        assert!(newest.now_or_never().is_none());
     }
 
     /// Each token lets one login pass a closed gate.

@@ -210,12 +210,10 @@ impl SharedPermits {
                 let held = waiter.in_flight.load(Ordering::Relaxed);
                 self.allows(held, free)
             };
-            let Some(waiter) = waiters.pop_if(is_ready) else {
+            let is_present = |waiter: &Waiter| !waiter.permit.is_closed();
+            let Some(waiter) = waiters.pop_if(is_present, is_ready) else {
                 return;
             };
-            if waiter.permit.is_closed() {
-                continue;
-            }
             let Some(permit) = self.try_admit(&waiter.in_flight) else {
                 // Another operation has got the permit. The waiter is dropped here, so its
                 // operation enters the queue again. If other permits are still free, other users
@@ -399,6 +397,27 @@ mod tests {
         drop((held, reserved, first, second));
         assert!(other.now_or_never().is_some());
         assert_eq!(permits.in_flight(), 0);
+    }
+
+    /// A waiting operation is dropped when its client disconnects, or when its wait was too long.
+    #[test]
+    fn operations_that_were_dropped_while_they_waited_use_no_turn_of_their_user() {
+        let permits = OperationPermits::new(2);
+        let [holder, crowd, other] = [1, 2, 3].map(User::new);
+        let mut held = holder.admit_all(&permits);
+        assert_eq!(held.len(), 2);
+        let mut of_crowd: Vec<_> = (0..4)
+            .map(|_| Box::pin(permits.admit(crowd.operator())))
+            .collect();
+        let mut of_other = Box::pin(permits.admit(other.operator()));
+        for operation in of_crowd.iter_mut().chain([&mut of_other]) {
+            assert!(operation.as_mut().now_or_never().is_none());
+        }
+        let stays = of_crowd.pop().unwrap();
+        drop(of_crowd);
+        held.truncate(1);
+        assert!(of_other.as_mut().now_or_never().is_none());
+        assert!(stays.now_or_never().is_some());
     }
 
     #[test]

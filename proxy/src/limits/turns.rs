@@ -188,13 +188,9 @@ impl<K: TurnKey> Turns<K> {
         if state.taken >= state.count {
             return None;
         }
-        while let Some(waiter) = state.waiters.pop() {
-            if !waiter.is_closed() {
-                let turn = self.take_free(&mut state);
-                return Some((waiter, turn));
-            }
-        }
-        None
+        let waiter = state.waiters.pop_present(&|waiter| !waiter.is_closed())?;
+        let turn = self.take_free(&mut state);
+        Some((waiter, turn))
     }
 }
 
@@ -331,6 +327,21 @@ mod tests {
         let other = other.now_or_never().unwrap();
         drop(other);
         assert!(second.now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_waiter_that_has_left_uses_no_turn_of_its_address() {
+        let turns = Turns::new(1);
+        let held = take_now(&turns, from(1)).unwrap();
+        let [mut leaves, mut stays] = [0, 1].map(|_| Box::pin(turns.take(from(1))));
+        let mut other = Box::pin(turns.take(from(2)));
+        for waiter in [&mut leaves, &mut stays, &mut other] {
+            assert!(waiter.as_mut().now_or_never().is_none());
+        }
+        drop(leaves);
+        drop(held);
+        assert!(other.as_mut().now_or_never().is_none());
+        assert!(stays.now_or_never().is_some());
     }
 
     #[test]
