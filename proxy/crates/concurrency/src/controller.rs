@@ -238,12 +238,16 @@ impl Controller {
     }
 
     /// Changes the highest limit. If the limit in effect or the base limit ([`Self::settled`]) is
-    /// above the new highest limit, resets the controller at `now`.
+    /// above the new highest limit, resets the controller at `now`. Otherwise, a trial of a limit
+    /// above the new highest limit ends without a result.
     pub fn set_ceiling(&mut self, ceiling: u32, now: Duration) {
         self.ceiling = ceiling.max(FLOOR);
+        let tried = self.trial.as_ref().map(|trial| trial.tried);
         if self.limit.max(self.base) > self.ceiling {
             self.reset();
             self.resume(now);
+        } else if tried.is_some_and(|tried| tried > self.ceiling) {
+            self.return_to_base(now);
         }
     }
 

@@ -279,6 +279,28 @@ fn a_restored_limit_is_at_most_the_highest_limit_that_is_now_allowed() {
     panic!("the limit was not restored");
 }
 
+/// A trial uses two limits alternately: the base limit and the tried limit. Here, the highest limit
+/// falls below the tried limit while the trial uses the base limit.
+#[test]
+fn a_trial_ends_if_its_limit_is_above_the_highest_limit_that_is_now_allowed() {
+    let highest = START * 3 / 2;
+    // The tried limit is twice the limit at the start, and is better by a fifth.
+    let rate = |limit: u32| if limit > START { 1_200 } else { 1_000 };
+    let limit_after_window = |bench: &mut Bench| {
+        let sample = bench.busy(rate(bench.controller.limit()));
+        bench.pass(&sample).limit
+    };
+    let mut bench = Bench::new(1);
+    while limit_after_window(&mut bench) == START {}
+    assert!(bench.controller.limit() > highest);
+    while limit_after_window(&mut bench) != START {}
+    bench.controller.set_ceiling(highest, bench.now);
+    for _ in 0..50 {
+        let limit = limit_after_window(&mut bench);
+        assert!(limit <= highest, "{limit}");
+    }
+}
+
 /// The measurements of one window of 100 ms at a server that several clients share. The server can
 /// run 40 operations at a time at full speed. `others` is the number of operations of the other
 /// clients.
