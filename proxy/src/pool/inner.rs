@@ -454,9 +454,12 @@ impl Inner {
         }
         self.close_excess_of_server(&mut todo);
         let ids: Vec<_> = self.users.keys().copied().collect();
+        for id in &ids {
+            self.hand_over(*id, now, &mut todo);
+        }
+        let mut searches = RoomSearches::default();
         for id in ids {
-            self.hand_over(id, now, &mut todo);
-            self.use_room(id, &mut todo);
+            self.use_room_in(&mut searches, id, &mut todo);
         }
         todo
     }

@@ -99,13 +99,14 @@ async fn below_the_connection_limit_no_connection_is_closed_for_another_user() {
 /// At the connection limit, a user can get a connection if the pool closes an available connection
 /// of another user. The search for such a connection examines all users, and locks the pool.
 #[tokio::test(start_paused = true)]
-async fn maintenance_and_recovery_search_once_for_a_connection_to_close_if_many_users_wait() {
+async fn a_pass_over_all_users_searches_once_for_a_connection_to_close_if_many_users_wait() {
     let now = Instant::now();
-    let mut inner = inner(Limits {
+    let of_pool = Limits {
         concurrency: fixed(1),
         wait_queue_size: 100,
         ..limits()
-    });
+    };
+    let mut inner = inner(of_pool.clone());
     let [busy, others @ ..] = ["busy", "a", "b", "c"].map(identity);
     for user in &others {
         use_once(&mut inner, user, now);
@@ -124,6 +125,9 @@ async fn maintenance_and_recovery_search_once_for_a_connection_to_close_if_many_
     assert_eq!(suspect(&mut inner, &busy, now), Suspicion::Probe);
     assert!(inner.recover(now, now).establish.is_empty());
     assert_eq!(inner.room_searches - before, 2);
+    // A reload sets all limits, also those that have not changed.
+    assert!(inner.set_limits(of_pool, now).establish.is_empty());
+    assert_eq!(inner.room_searches - before, 3);
     inner.check_invariants();
 }
 
