@@ -24,12 +24,13 @@ use super::{
     registry::OTHER,
 };
 
-/// Maximum number of shapes with their own series. All other shapes share the series `other`. So a
-/// scrape stays small.
+/// A shape gets its own series when its rank by weight is at most this number. All other shapes
+/// share the series `other`. So a scrape stays small.
 const EXPORTED_SHAPES: usize = 200;
 
 /// A shape loses its series when its rank by weight exceeds this number. The number is larger than
-/// `EXPORTED_SHAPES`, so that series do not often stop and start again.
+/// `EXPORTED_SHAPES`, so that series do not often stop and start again. It is also the maximum
+/// number of shapes that have their own series at the same time.
 pub(super) const KEPT_RANK: usize = 250;
 
 /// A series is removed after this time without an update.
@@ -72,12 +73,12 @@ impl ShapeSeries {
     }
 
     /// Chooses the shapes that have their own series, and creates a series for each newly chosen
-    /// shape. `heaviest` is in descending order of weight.
+    /// shape. `heaviest` has at most [`KEPT_RANK`] shapes, in descending order of weight.
     pub(super) fn choose(&mut self, heaviest: &[Shape]) {
         let kept: HashSet<_> = heaviest.iter().map(|shape| shape.id).collect();
         self.exported.retain(|id| kept.contains(id));
         for shape in heaviest.iter().take(EXPORTED_SHAPES) {
-            if self.exported.len() < EXPORTED_SHAPES && self.exported.insert(shape.id) {
+            if self.exported.insert(shape.id) {
                 self.add(shape, &ShapeSums::default());
             }
         }
@@ -273,6 +274,27 @@ mod tests {
         assert!(text.contains(&line), "{text}");
         let kept: Vec<_> = series.durations.into_keys().collect();
         assert_eq!(kept, [idle.id.to_string()]);
+    }
+
+    /// After a deploy, new shapes can be heavier than all others, although the others still run.
+    #[tokio::test(start_paused = true)]
+    async fn a_new_heaviest_shape_gets_a_series_while_all_former_ones_keep_theirs() {
+        let mut series = ShapeSeries::new().unwrap();
+        let former: Vec<_> = (0..200).map(shape).collect();
+        assert_eq!(former.len(), EXPORTED_SHAPES);
+        series.choose(&former);
+        let new = shape(200);
+        let heaviest: Vec<_> = [new.clone()].into_iter().chain(former.clone()).collect();
+        series.choose(&heaviest);
+        series.add(&new, &sums(7));
+        former.iter().for_each(|shape| series.add(shape, &sums(1)));
+        let text = series.render();
+        let line = |id: ShapeId, count: u64| {
+            format!("seawall_shape_operations_total{{shape=\"{id}\"}} {count}\n")
+        };
+        assert!(text.contains(&line(new.id, 7)), "{text}");
+        let kept = former.iter().all(|of| text.contains(&line(of.id, 1)));
+        assert!(kept, "{text}");
     }
 
     /// `heavy` has its own metric series. `light` is counted in the series of all other shapes.
