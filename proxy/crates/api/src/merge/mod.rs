@@ -201,9 +201,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        Certificate, GaugeStep, GaugeTimeline, GaugeValues, Heatmap, HeatmapColumn, Namespace,
-        Namespaces, Pool, Pools, Report, Shape, Shapes, Sparklines, Status, Storm, Storms, Tick,
-        Timeline, TimelineStep,
+        Certificate, CodeCount, GaugeStep, GaugeTimeline, GaugeValues, Heatmap, HeatmapColumn,
+        Named, Namespace, Namespaces, Pool, Pools, Report, Shape, Shapes, Sparklines, Status, Storm,
+        Storms, Tick, Timeline, TimelineStep,
     };
     use seawall_stats::Distribution;
 
@@ -259,6 +259,34 @@ mod tests {
             merged.merge(other);
             assert_eq!((merged.count, merged.since_seconds), (2, None));
         }
+    }
+
+    #[test]
+    fn merged_applications_and_errors_of_a_shape_are_sorted_by_their_counts() {
+        let of = |applications: &[(&str, u64)], codes: &[(&str, u64)]| {
+            let named = applications.iter().map(|(name, count)| Named {
+                count: *count,
+                name: (*name).to_owned(),
+            });
+            let codes = codes.iter().map(|(code, count)| CodeCount {
+                code: (*code).to_owned(),
+                count: *count,
+            });
+            Shape {
+                applications: Some(named.collect()),
+                errors_by_code: Some(codes.collect()),
+                ..shape("a", &[1])
+            }
+        };
+        let mut merged = of(&[("shop", 5), ("other", 90)], &[("50", 3), ("13", 2)]);
+        merged.merge(of(&[("jobs", 70), ("", 6)], &[("91", 9), ("13", 4)]));
+        let applications = merged.applications.unwrap();
+        let applications = applications.iter().map(|of| (&*of.name, of.count));
+        let expected = [("jobs", 70), ("", 6), ("shop", 5), ("other", 90)];
+        assert_eq!(applications.collect::<Vec<_>>(), expected);
+        let codes = merged.errors_by_code.unwrap();
+        let codes = codes.iter().map(|of| (&*of.code, of.count));
+        assert_eq!(codes.collect::<Vec<_>>(), [("91", 9), ("13", 6), ("50", 3)]);
     }
 
     /// The figures of one namespace since the start of Seawall, with these durations in

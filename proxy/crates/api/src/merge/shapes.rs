@@ -1,5 +1,7 @@
 //! Merges shapes, namespaces, servers and timelines.
 
+use std::cmp::Reverse;
+
 use super::{
     Durations, Merge, add, add_counts, add_known, add_more, add_phases, combine, durations,
     merge_by, merge_known, merge_with, step_length, within_step,
@@ -116,14 +118,19 @@ pub(super) fn merge_shapes(shapes: &mut Vec<Shape>, others: Vec<Shape>) {
     merge_by(shapes, others, |shape| shape.id.clone(), Merge::merge);
 }
 
+/// Adds the counts of the applications. The largest count is first, but the count for all
+/// applications that are not counted separately (`other`) is always last.
 fn add_named(all: &mut Vec<Named>, others: Vec<Named>) {
     let name = |of: &Named| of.name.clone();
     merge_by(all, others, name, |sum, of| sum.count += of.count);
+    all.sort_by_key(|of| (of.name == "other", Reverse(of.count)));
 }
 
+/// Adds the counts of the error codes. The largest count is first.
 fn add_codes(all: &mut Vec<CodeCount>, others: Vec<CodeCount>) {
     let code = |of: &CodeCount| of.code.clone();
     merge_by(all, others, code, |sum, of| sum.count += of.count);
+    all.sort_by_key(|of| Reverse(of.count));
 }
 
 fn earlier(moment: Moment, other: Moment) -> Moment {
