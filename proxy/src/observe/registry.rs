@@ -527,19 +527,22 @@ impl Registry {
     /// Reserves rows for the heaviest shapes without a row. If a limit of rows is reached, evicts
     /// rows of lighter shapes first. True if a row was reserved.
     fn promote(&mut self, now: SystemTime) -> bool {
-        let mut changed = false;
+        let mut reserved = 0;
         let mut lightest = self.lightest();
         let mut per_coarse: HashSet<ShapeId> = HashSet::new();
-        let candidates = self.sketch.heaviest();
-        for candidate in candidates.into_iter().take(PROMOTED_PER_SECOND) {
+        for candidate in self.sketch.heaviest() {
+            if reserved == PROMOTED_PER_SECOND {
+                break;
+            }
             if self.promoted.contains_key(&candidate.id) {
                 continue;
             }
             let siblings = self.siblings_of(candidate.coarse);
             if siblings >= FINE_PER_COARSE {
                 // At most one eviction per second and coarse shape: the search for the coarse
-                // shape's lightest row scans all rows.
-                if per_coarse.insert(candidate.coarse)
+                // shape's lightest row scans all rows. The number of searches is limited too.
+                if per_coarse.len() < PROMOTED_PER_SECOND
+                    && per_coarse.insert(candidate.coarse)
                     && let Some((weight, serial)) = self.lightest_under(candidate.coarse)
                     && candidate.least > weight
                 {
@@ -553,15 +556,15 @@ impl Registry {
             while !self.has_room() {
                 match lightest.pop() {
                     Some((weight, serial)) if candidate.least > weight => self.evict(serial, now),
-                    Some(_) | None => return changed,
+                    Some(_) | None => return reserved > 0,
                 }
             }
             let kept = (candidate.coarse, PROMOTION_LIFE);
             self.promoted.insert(candidate.id, kept);
             *self.siblings.entry(candidate.coarse).or_default() += 1;
-            changed = true;
+            reserved += 1;
         }
-        changed
+        reserved > 0
     }
 
     /// The fine rows (rows of one shape) with their weights. The row with the smallest weight is

@@ -236,6 +236,32 @@ fn a_slow_shape_replaces_a_faster_shape_that_differs_only_in_the_projection() {
     table.check_sums();
 }
 
+/// At most 64 shapes that differ only in the projection have their own row. In this test, 70
+/// further ones are too light to replace one of the 64, but heavier than all other shapes.
+#[test]
+fn shapes_that_cannot_get_a_row_do_not_keep_lighter_shapes_from_getting_one() {
+    let mut table = Table::new(80);
+    for projected in 0..64 {
+        table.run(&find("orders", 1, projected), MS * 100);
+        if projected % 16 == 15 {
+            table.second();
+        }
+    }
+    // These shapes fill the table: one coarse row, and a row for each of 15 light shapes.
+    table.run(&find("orders", 1, 64), MS);
+    (2..17).for_each(|field| table.run(&find("orders", field, 0), MS));
+    table.second();
+    for _ in 0..3 {
+        (100..170).for_each(|projected| table.run(&find("orders", 1, projected), MS * 20));
+        table.run(&find("orders", 100, 0), MS * 5);
+        table.second();
+    }
+    table.run(&find("orders", 100, 0), MS * 5);
+    table.second();
+    assert!(table.has_row(100));
+    table.check_sums();
+}
+
 #[test]
 fn collections_beyond_the_limit_share_one_row_named_other_for_each_command() {
     let mut table = Table::new(1_000);
