@@ -66,6 +66,9 @@ const MAX_MERGED: usize = 8;
 /// `other` has the sums of the figures of all shapes that the reply does not list.
 const ROWS_OF_INSTANCE: usize = 1_000;
 
+/// The error text for a peer whose reply found no free memory (see [`MAX_MEMORY_BYTES`]).
+const NO_MEMORY: &str = "the memory for the replies of peers was used up by other requests";
+
 /// The name of this instance in merged replies, which list peers by their addresses.
 const OWN: &str = "this instance";
 
@@ -102,6 +105,13 @@ struct Reply {
     /// Permits for the memory of a peer's reply, one for each byte (see [`MAX_MEMORY_BYTES`]).
     /// `None` for this instance's own reply, and for an empty reply.
     _memory: Option<OwnedSemaphorePermit>,
+}
+
+/// The reason why a peer's reply could not be read.
+enum FetchError {
+    Client(ClientError),
+    /// Replies that are not merged yet use the memory for replies (see [`MAX_MEMORY_BYTES`]).
+    NoMemory,
 }
 
 /// An instance's address, and its reply or the reason why its figures are missing. The reply is
@@ -167,7 +177,7 @@ impl Fleet {
         });
         let reply = reply.await.unwrap_or_else(|_| {
             let address = peer.client.address().to_owned();
-            Err(ClientError::TimedOut { address })
+            Err(FetchError::Client(ClientError::TimedOut { address }))
         });
         let mut state = peer.state.lock();
         state.pause = None;
@@ -178,7 +188,9 @@ impl Fleet {
         }
         let error = match reply {
             Ok(reply) => return Ok(Some(reply)),
-            Err(error) => error,
+            // The peer is not the cause, so it gets the next request.
+            Err(FetchError::NoMemory) => return Err(NO_MEMORY.to_owned()),
+            Err(FetchError::Client(error)) => error,
         };
         let text = match &error {
             ClientError::Unauthorized => {
@@ -199,29 +211,34 @@ impl Fleet {
         Err(text)
     }
 
-    async fn fetch(&self, peer: &Peer, path: &str) -> Result<Reply, ClientError> {
+    async fn fetch(&self, peer: &Peer, path: &str) -> Result<Reply, FetchError> {
         let mut memory: Option<OwnedSemaphorePermit> = None;
+        let mut is_short_of_memory = false;
         let mut size = 0;
         let mut reserve = |bytes: usize| {
             size += bytes;
+            if size > MAX_REPLY_BYTES {
+                return false;
+            }
             let wanted = u32::try_from(bytes).unwrap_or(u32::MAX);
             let more = Arc::clone(&self.memory).try_acquire_many_owned(wanted);
-            match more {
-                Ok(more) if size <= MAX_REPLY_BYTES => {
-                    match &mut memory {
-                        Some(memory) => memory.merge(more),
-                        None => memory = Some(more),
-                    }
-                    true
-                }
-                _ => false,
+            is_short_of_memory = more.is_err();
+            let Ok(more) = more else { return false };
+            match &mut memory {
+                Some(memory) => memory.merge(more),
+                None => memory = Some(more),
             }
+            true
         };
-        let bytes = peer.client.fetch(path, &self.name, &mut reserve).await?;
-        Ok(Reply {
-            bytes,
-            _memory: memory,
-        })
+        let fetched = peer.client.fetch(path, &self.name, &mut reserve).await;
+        match fetched {
+            Ok(bytes) => Ok(Reply {
+                bytes,
+                _memory: memory,
+            }),
+            Err(_) if is_short_of_memory => Err(FetchError::NoMemory),
+            Err(error) => Err(FetchError::Client(error)),
+        }
     }
 
     /// Merges the replies of several instances. One merge runs at a time.

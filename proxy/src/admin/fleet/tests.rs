@@ -1,5 +1,6 @@
-use axum::{body::Body, http::Request as HttpRequest};
+use axum::{Router, body::Body, http::Request as HttpRequest, routing::get};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tower::ServiceExt as _;
 
 use super::{endpoints::endpoint, *};
@@ -268,6 +269,25 @@ async fn an_instance_refuses_a_request_that_it_has_sent_to_itself() {
     let request = request.header(INSTANCE_HEADER, name).body(Body::empty());
     let response = router(state).oneshot(request.unwrap()).await.unwrap();
     assert_eq!(response.status(), StatusCode::MISDIRECTED_REQUEST);
+}
+
+/// Large replies to other requests can use all of the memory for replies.
+#[tokio::test]
+async fn a_peer_whose_reply_found_no_memory_gets_the_next_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let peer = Router::new().route("/api/v1/status", get(|| async { "{}" }));
+    tokio::spawn(async move { axum::serve(listener, peer).await });
+    let fleet = Fleet::new(vec![AdminClient::new(&url, None, None).unwrap()]);
+    let all = u32::try_from(MAX_MEMORY_BYTES).unwrap();
+    let used_up = Arc::clone(&fleet.memory).try_acquire_many_owned(all);
+    let error = async || {
+        let (_, reply) = fleet.ask("/api/v1/status").await.remove(0);
+        reply.err()
+    };
+    assert_eq!(error().await.as_deref(), Some(NO_MEMORY));
+    drop(used_up);
+    assert_eq!(error().await, None);
 }
 
 #[tokio::test]
