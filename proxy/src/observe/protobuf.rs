@@ -338,6 +338,15 @@ impl Native {
             histogram.positive_deltas.push(count - last);
             last = count;
         }
+        if self.buckets.is_empty() {
+            // By the format, such a span marks a native histogram without values. Without it, a
+            // scraper would take the histogram for a classic one, and would not see the first
+            // values as an increase from 0.
+            histogram.positive_spans.push(BucketSpan {
+                offset: Some(0),
+                length: Some(0),
+            });
+        }
     }
 }
 
@@ -445,5 +454,21 @@ seawall_operation_phase_seconds_count{phase=\"send\"} 0
             .collect();
         assert_eq!(spans, [(0, 2), (11, 1)]);
         assert_eq!(server.positive_deltas, [2, -1, 0]);
+    }
+
+    #[test]
+    fn a_native_histogram_without_values_has_one_span_without_buckets() {
+        let mut natives = NativeHistograms::default();
+        natives.add(
+            MetricName::OperationPhaseSeconds,
+            &[("phase", "send")],
+            &Distribution::<8>::default(),
+        );
+        let families = families(TEXT, &natives);
+        let send = families[2].metrics[1].histogram.as_ref().unwrap();
+        let spans = send.positive_spans.iter();
+        let spans: Vec<_> = spans.map(|span| (span.offset, span.length)).collect();
+        assert_eq!((send.schema, spans), (Some(3), vec![(Some(0), Some(0))]));
+        assert!(send.positive_deltas.is_empty());
     }
 }
