@@ -3,8 +3,8 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
-    path::PathBuf,
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
     sync::{
         atomic::Ordering,
         mpsc::{Receiver, RecvTimeoutError, SyncSender},
@@ -149,11 +149,12 @@ pub(super) struct LogFile {
 impl LogFile {
     fn open(path: PathBuf) -> io::Result<Self> {
         let file = append_to(&path)?;
+        let is_torn = is_torn(&path, &file);
         Ok(Self {
             path,
             file,
             checked_at: None,
-            is_torn: false,
+            is_torn,
         })
     }
 
@@ -164,7 +165,7 @@ impl LogFile {
             self.checked_at = Some(now);
             if !self.is_in_place()? {
                 self.file = append_to(&self.path)?;
-                self.is_torn = false;
+                self.is_torn = is_torn(&self.path, &self.file);
             }
         }
         if self.is_torn {
@@ -197,6 +198,18 @@ impl LogFile {
             Err(_) => false,
         })
     }
+}
+
+/// True if a file ends with a part of a line, for example because the disk became full before
+/// Seawall was restarted. False if the end of the file cannot be read.
+fn is_torn(path: &Path, file: &File) -> bool {
+    let metadata = file.metadata().ok().filter(fs::Metadata::is_file);
+    let Some(last) = metadata.and_then(|of| of.len().checked_sub(1)) else {
+        return false;
+    };
+    let mut byte = [0];
+    let read = File::open(path).and_then(|file| file.read_exact_at(&mut byte, last));
+    read.is_ok() && byte != *b"\n"
 }
 
 fn append_to(path: &PathBuf) -> io::Result<File> {
@@ -263,6 +276,25 @@ mod tests {
         drop(file);
         reader.read_to_end(&mut bytes).unwrap();
         assert_eq!(bytes, b"\n2\n3\n");
+    }
+
+    /// For example, the disk was full, and has space again after a restart of Seawall.
+    #[test]
+    fn the_first_line_after_a_restart_begins_on_a_new_line() {
+        let folder = env::temp_dir().join(format!("seawall-torn-log-{}", process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("slow.jsonl");
+        for (earlier, expected) in [
+            ("1\n2", "1\n2\n3\n"),
+            ("1\n2\n", "1\n2\n3\n"),
+            ("", "3\n"),
+        ] {
+            fs::write(&path, earlier).unwrap();
+            let mut file = LogFile::open(path.clone()).unwrap();
+            file.write(b"3\n", Instant::now()).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+        }
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]
