@@ -54,7 +54,7 @@ section! {
     memory_bytes: usize = key("history.memory_bytes",
         KeyKind::Integer { min: MIN_HISTORY_BYTES, max: MAX_MEMORY_BYTES }, Restart,
         default 134217728, unit "bytes");
-    // The default equals the maximum number of shapes for which Seawall exports metrics.
+    // The default equals the number of heaviest shapes that always have their own metric series.
     /// Maximum number of shapes with their own values in each second of the history; a longer step
     /// can have four times as many. The heaviest shapes are kept, and the others are counted as
     /// `other`.
