@@ -119,6 +119,9 @@ impl Merge for SpanFigures {
 
 impl Merge for Report {
     fn set_instance(&mut self, address: &str) {
+        for annotation in &mut self.annotations {
+            annotation.instance = Some(address.to_owned());
+        }
         self.storms.set_instance(address);
         self.stalls.set_instance(address);
         self.status.set_instance(address);

@@ -201,9 +201,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        Certificate, CodeCount, GaugeStep, GaugeTimeline, GaugeValues, Heatmap, HeatmapColumn,
-        Named, Namespace, Namespaces, Pool, Pools, Report, Shape, Shapes, Sparklines, Status, Storm,
-        Storms, Tick, Timeline, TimelineStep,
+        Annotation, Certificate, CodeCount, GaugeStep, GaugeTimeline, GaugeValues, Heatmap,
+        HeatmapColumn, Named, Namespace, Namespaces, Pool, Pools, Report, Shape, Shapes, Sparklines,
+        Status, Storm, Storms, Tick, Timeline, TimelineStep,
     };
     use seawall_stats::Distribution;
 
@@ -359,6 +359,26 @@ mod tests {
         report.keep(1);
         let ids: Vec<_> = report.shapes.iter().map(|shape| &*shape.id).collect();
         assert_eq!((ids, report.other.count), (vec!["b"], 2));
+    }
+
+    #[test]
+    fn annotations_of_a_merged_report_name_the_instance_that_reported_them() {
+        let mut merged = None;
+        for (address, at) in [("http://b:1", 20.0), ("http://a:1", 10.0)] {
+            let annotation = Annotation {
+                at,
+                ..Annotation::default()
+            };
+            let report = Report {
+                annotations: vec![annotation],
+                ..Report::default()
+            };
+            add_reply(&mut merged, address, report).unwrap();
+        }
+        let annotations = merged.unwrap().annotations;
+        let instances = annotations.iter().map(|of| of.instance.as_deref());
+        let expected = [Some("http://a:1"), Some("http://b:1")];
+        assert_eq!(instances.collect::<Vec<_>>(), expected);
     }
 
     #[test]
