@@ -284,11 +284,7 @@ mod tests {
         let folder = env::temp_dir().join(format!("seawall-torn-log-{}", process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("slow.jsonl");
-        for (earlier, expected) in [
-            ("1\n2", "1\n2\n3\n"),
-            ("1\n2\n", "1\n2\n3\n"),
-            ("", "3\n"),
-        ] {
+        for (earlier, expected) in [("1\n2", "1\n2\n3\n"), ("1\n2\n", "1\n2\n3\n"), ("", "3\n")] {
             fs::write(&path, earlier).unwrap();
             let mut file = LogFile::open(path.clone()).unwrap();
             file.write(b"3\n", Instant::now()).unwrap();

@@ -202,8 +202,8 @@ mod tests {
     use super::*;
     use crate::{
         Annotation, Certificate, CodeCount, GaugeStep, GaugeTimeline, GaugeValues, Heatmap,
-        HeatmapColumn, Named, Namespace, Namespaces, Pool, Pools, Report, Shape, Shapes, Sparklines,
-        Status, Storm, Storms, Tick, Timeline, TimelineStep,
+        HeatmapColumn, Named, Namespace, Namespaces, Pool, Pools, Report, Shape, Shapes,
+        Sparklines, Status, Storm, Storms, Tick, Timeline, TimelineStep,
     };
     use seawall_stats::Distribution;
 
