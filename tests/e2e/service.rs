@@ -195,7 +195,8 @@ async fn each_socket_of_the_service_manager_belongs_to_the_listener_with_its_nam
     let listener = |name: &str, address: &str| {
         format!("[[listeners]]\nname = {name:?}\naddress = {address:?}\n")
     };
-    // Nothing can listen on these addresses, so the sockets must replace them.
+    // Seawall cannot listen on the addresses of the listeners `unix` and `tcp`, so it must use the
+    // sockets of the service manager instead.
     let unused = "192.0.2.1:1";
     let base = toml()
         .await

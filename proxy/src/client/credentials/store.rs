@@ -26,8 +26,8 @@ const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 /// How long the cached mechanisms of a user are valid if the user's keys are not known.
 const MECHANISMS_FOR: Duration = Duration::from_secs(5);
 
-/// Shortest time between two attempts to confirm the keys of a user that no login needs. The pause
-/// limits the requests while no server replies.
+/// Shortest time between two attempts to confirm a user's keys while no login needs the keys. The
+/// pause limits the requests while no server replies.
 const CONFIRMATION_PAUSE: Duration = Duration::from_secs(10);
 
 /// Maximum length of a user name, in bytes. A user with a longer name is treated as unknown, so
