@@ -138,6 +138,23 @@ mod tests {
     }
 
     #[test]
+    fn a_relay_refuses_commands_whose_name_begins_with_a_dollar_sign_even_after_a_login() {
+        for name in ["$", "$eval", "$find", "$query"] {
+            let body = doc! {name: 1, "$db": "admin"}.to_vec().unwrap();
+            let command = Command::inspect(&body).unwrap();
+            for has_to_log_in in [false, true] {
+                let refused = refusal(&command, has_to_log_in).map(|error| error.code);
+                assert_eq!(refused, Some(UNAUTHORIZED), "{name} {has_to_log_in}");
+            }
+        }
+        // Only the name of the command counts.
+        let body = doc! {"find": "$c", "$readPreference": {"mode": "primary"}, "$db": "admin"};
+        let bytes = body.to_vec().unwrap();
+        let command = Command::inspect(&bytes).unwrap();
+        assert!(refusal(&command, false).is_none());
+    }
+
+    #[test]
     fn a_legacy_query_is_ambiguous_if_it_is_unclear_which_of_its_fields_names_the_command() {
         let authenticate = doc! {"authenticate": 1, "mechanism": X509};
         let mut with_options = doc! {"$queryOptions": {}};
