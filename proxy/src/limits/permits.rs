@@ -1,16 +1,21 @@
 //! Permits for connections. Addresses share them fairly. If many users share an address, each of
 //! these users counts like an address ([`Sharer`]).
 //!
-//! One address may have all permits. If none is free and another address needs one, a connection of
-//! the address with the most permits is closed. This happens only if the address with the most
-//! permits has at least two permits more than the other address. Among handshakes and among
-//! monitors, the oldest connection is closed. Among clients, a silent connection is closed. So a
-//! single address may use all permits, but usually it cannot lock out another address. The
-//! exceptions are clients that all send messages again and again, and a maximum of one permit.
+//! One address may have all permits, except those for monitors. If none is free and another address
+//! needs one, a connection of the address with the most permits is closed. This happens only if the
+//! address with the most permits has at least two permits more than the other address. Among
+//! handshakes and among connections to the admin address, the oldest connection is closed. Among
+//! clients, a silent connection is closed. So a single address may use all permits, but usually it
+//! cannot lock out another address. The exceptions are clients that all send messages again and
+//! again, and a maximum of one permit.
 //!
-//! A monitor that has sent a `hello` in the last ten minutes is never closed for another address.
-//! So that one address cannot lock out the monitors of other addresses, each address gets at most
-//! its share ([`is_within_share`]) of the permits for monitors.
+//! For monitors, another rule applies, because a monitor that has sent a `hello` in the last ten
+//! minutes is never closed for another address. So that one address cannot lock out the monitors of
+//! other addresses, each address gets at most its share ([`is_within_share`]) of the permits. If an
+//! address may get no further permit, Seawall finds the address with the most monitors, which must
+//! be at least two more than those of the first address. Among the monitors of the address with the
+//! most, Seawall closes the one with the earliest last `hello`, if this `hello` was at least ten
+//! minutes ago.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
