@@ -302,8 +302,8 @@ impl TopologyDescription {
     }
 
     /// Returns the index of the nearest usable router that is not one of `refusing`, the routers
-    /// that have refused a user's SCRAM keys. `None` if there is no such router, or if the
-    /// deployment has no routers.
+    /// that have refused a user's SCRAM keys. `None` if there is no such router, or if the topology
+    /// type is not [`TopologyType::Sharded`].
     pub(super) fn router_except(&self, refusing: &[ServerAddress]) -> Option<usize> {
         if self.topology_type != TopologyType::Sharded {
             return None;

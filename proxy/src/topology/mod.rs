@@ -152,8 +152,8 @@ pub struct Topology {
     /// ignores the primary.
     driver_tls: watch::Sender<DriverTls>,
     ignored_primary: Mutex<IgnoredPrimary>,
-    /// The server that was last chosen for all relays (see [`relay`]); `None` if none has been
-    /// chosen yet.
+    /// The server that was last chosen for the relays that share one server (see [`relay`]); `None`
+    /// if none has been chosen yet.
     relay_choice: Mutex<Option<ServerAddress>>,
 }
 
@@ -524,8 +524,8 @@ impl Topology {
     }
 
     /// Selects the nearest usable router that is not one of `refusing`, the routers that have
-    /// refused a user's SCRAM keys. `None` if there is no such router, or if the deployment has no
-    /// routers.
+    /// refused a user's SCRAM keys. `None` if there is no such router, or if the topology type is
+    /// not [`TopologyType::Sharded`].
     pub(crate) fn router_except(&self, refusing: &[ServerAddress]) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
         let index = snapshot.description.router_except(refusing)?;
@@ -564,8 +564,8 @@ impl Topology {
         }
     }
 
-    /// The server that all relays (see [`relay`]) use now: the primary, one mongos, or the server
-    /// of a deployment with one server. `None` if no such server is usable.
+    /// The server of the relays that share one server (see [`relay`]): the primary, one mongos, or
+    /// the server of a deployment with one server. `None` if no such server is usable.
     pub(crate) fn relay_server(&self) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
         let candidates = relay::candidates(&snapshot.description);

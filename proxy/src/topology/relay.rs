@@ -1,8 +1,9 @@
 //! Selects the server for relays. A relay forwards the bytes of one client, unchanged, to a server
-//! connection that serves only this client. All relays share one server. A client may open a cursor
-//! or a transaction on one connection and continue it on another one. Both connections must then
-//! lead to the same server. Seawall does not track the cursors and transactions of relayed clients,
-//! so it cannot select a server for each of them.
+//! connection that serves only this client. All relays share one server, except the relays of
+//! clients that the kernel redirected to Seawall: these use the client's original destination. A
+//! client may open a cursor or a transaction on one connection and continue it on another one. Both
+//! connections must then lead to the same server. When a client connects, Seawall does not know
+//! which cursors and transactions the client will continue, so it cannot select a server for them.
 
 use super::description::{ServerDescription, ServerType, TopologyDescription, TopologyType};
 use seawall_transport::connection::ServerAddress;
@@ -38,8 +39,8 @@ pub(super) fn keep_or_choose(
 mod tests {
     use super::*;
 
-    /// A relay forwards the bytes of one client to a server connection of its own. All relays share
-    /// one server.
+    /// A relay forwards the bytes of one client to a server connection of its own. Without an
+    /// original destination, all relays share one server.
     #[test]
     fn relays_keep_their_server_while_it_is_a_candidate() {
         let [a, b]: [ServerAddress; 2] = ["a:1", "b:2"].map(|text| text.parse().unwrap());

@@ -74,8 +74,8 @@ const TLS_ALERT: u8 = 0x15;
 /// The first bytes of a TLS record with a handshake: the record type and the major version.
 const TLS_RECORD: [u8; 2] = [TLS_HANDSHAKE, 0x03];
 
-/// In a drain, a relay whose client has sent no request for this time is closed. The time is longer
-/// than a usual pause between two statements of a transaction.
+/// In a drain, a relay that has been idle for this time is closed (see [`Relay::activity`]). The
+/// time is longer than a usual pause between two statements of a transaction.
 const IDLE_IN_DRAIN: Duration = Duration::from_secs(1);
 
 /// A client that Seawall will relay.
@@ -355,10 +355,10 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target
     }
 }
 
-/// Resolves when Seawall drains and the client sends no requests. A relayed client learns of a
-/// drain only if its connection is closed: its `hello` goes to the server. Clients that connect
-/// during the drain are not closed early, because they may have no other endpoint and would connect
-/// again and again.
+/// Resolves when Seawall drains, the relay has been idle for [`IDLE_IN_DRAIN`], and it is the turn
+/// of this relay to be closed. A relayed client learns of a drain only if its connection is closed:
+/// its `hello` goes to the server. Clients that connect during the drain are not closed early,
+/// because they may have no other endpoint and would connect again and again.
 async fn idle_in_drain(shared: &Shared, sharer: Sharer, relay: &Relay<'_>) {
     let mut draining = shared.draining.clone();
     let began_before = draining.borrow_and_update().is_none();

@@ -55,10 +55,10 @@ pub(in crate::client) enum FallbackError {
     Compression,
 }
 
-/// Connects to the client's original destination or, without one, to the server that all relays
-/// use. `proxied` is set if Seawall sends the client's address to the server, in a PROXY header.
-/// `is_bare` is true if Seawall must not begin TLS with the server, because the client itself does
-/// so.
+/// Connects to the client's original destination or, without one, to the server that the other
+/// relays share. `proxied` is set if Seawall sends the client's address to the server, in a PROXY
+/// header. `is_bare` is true if Seawall must not begin TLS with the server, because the client
+/// itself does so.
 pub(super) async fn destination(
     shared: &Arc<Shared>,
     original: Option<SocketAddr>,
@@ -169,9 +169,10 @@ pub(super) async fn relay_server_changed(
         now.is_some_and(|pool| pool.address() != address)
     };
     loop {
-        // All relays have to leave the server. They are closed one after another, so that their
-        // clients do not all reconnect at the same time. During the wait, the former server may
-        // become the primary again.
+        // All relays at this server have to leave it, except those whose server is the client's
+        // original destination. They are closed one after another, so that their clients do not all
+        // reconnect at the same time. During the wait, the former server may become the primary
+        // again.
         let turns = &shared.limits.closes().changed_servers;
         if has_changed() && turns.take(sharer, has_changed).await {
             return;
