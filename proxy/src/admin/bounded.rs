@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn too_many_unread_bytes_close_a_connection_of_the_address_with_most_connections() {
+    async fn too_many_unread_bytes_close_a_connection_of_the_address_with_the_most_connections() {
         let (mut listener, address) = listener().await;
         listener.unread = Arc::new(Semaphore::new(0));
         let (mut callers, mut greedy) = (Vec::new(), Vec::new());

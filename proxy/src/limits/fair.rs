@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn shed_removes_the_newest_waiter_of_the_key_with_most_waiters() {
+    fn shed_removes_the_newest_waiter_of_the_key_with_the_most_waiters() {
         let mut queue = TurnQueue::default();
         for (key, waiter) in [(1, 10), (1, 11), (2, 20), (1, 12)] {
             queue.push(key, waiter);

@@ -484,7 +484,7 @@ pub(super) mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_connection_of_the_address_with_most_permits_is_evicted() {
+    async fn the_oldest_connection_of_the_address_with_the_most_permits_is_evicted() {
         let permits = EvictablePermits::new(4);
         let crowd: Vec<_> = (0..3).map(|_| client(&permits, 1)).collect();
         let _single = client(&permits, 2);

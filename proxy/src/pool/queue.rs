@@ -203,7 +203,7 @@ mod tests {
 
     /// The function `make_room` makes room in a full queue for a waiter of another client address.
     #[tokio::test(start_paused = true)]
-    async fn make_room_removes_the_newest_waiter_of_the_client_address_with_most_waiters() {
+    async fn make_room_removes_the_newest_waiter_of_the_client_address_with_the_most_waiters() {
         let mut queue = WaitQueue::default();
         (0..4).for_each(|n| push(&mut queue, 1, Need::Slot, n));
         assert!(
@@ -227,7 +227,7 @@ mod tests {
         push(&mut queue, 3, Need::LanePermit, 12);
         assert!(
             queue.make_room(address(1)).is_none(),
-            "address 1 has most waiters of all needs together"
+            "address 1 has the most waiters of all needs together"
         );
         let removed = queue.make_room(address(4)).unwrap();
         assert_eq!(removed.ticket.number, 11);

@@ -231,7 +231,7 @@ mod tests {
     /// A *conversation* is a first login (a login that a server checks) that waits for the proof of
     /// its client.
     #[tokio::test(start_paused = true)]
-    async fn a_new_address_ends_the_oldest_conversation_of_the_address_with_most_conversations() {
+    async fn a_new_address_ends_the_oldest_conversation_of_the_address_that_has_the_most() {
         let conversations = Conversations::new(4);
         let mut held = Vec::new();
         for (last, name) in [(2, "a"), (1, "b"), (1, "c"), (3, "d")] {
