@@ -438,8 +438,10 @@ impl Inner {
         Some((update, todo))
     }
 
-    /// Applies changed limits. Connections over a new maximum are closed when they are not in use.
-    /// Connections keep the maximum age with which they were established.
+    /// Applies changed limits. Available connections over a new maximum are closed at once, and
+    /// connections in use are closed at check-in. But at check-in, a user keeps as many connections
+    /// over [`Limits::max_pool_size`] as the reserve has (see [`super::reserve`]). Connections keep
+    /// the maximum age with which they were established.
     pub(super) fn set_limits(&mut self, limits: Limits, now: Instant) -> Todo {
         let limit_reset = self.slots.configure(&limits, now);
         let is_smaller = limits.max_pool_size < self.limits.max_pool_size;
