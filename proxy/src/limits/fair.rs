@@ -2,10 +2,11 @@
 //!
 //! An address with a thousand waiters gets as many turns as an address with one waiter.
 //!
-//! [`Waiters`], the queue of logins, also serves the users of an address round-robin. In most turns
-//! of a user, it serves the user's newest waiter, because clients that have waited for long often
-//! give up and retry. In every fourth turn of the user, it serves the user's oldest waiter, so that
-//! old waiters are served too.
+//! [`Waiters`], the queue of logins and of new clients, also serves the users of an address
+//! round-robin. In most turns of a user, it serves the user's newest waiter, because clients that
+//! have waited for long often give up and retry. In every fourth turn of the user, it serves the
+//! user's oldest waiter, so that old waiters are served too. All new clients of an address count as
+//! one user.
 //!
 //! [`TurnQueue`], which is used for operations of one user, serves the waiters of each key (for
 //! example of each address) in order of arrival. [`UserQueue`] serves users round-robin, and the
