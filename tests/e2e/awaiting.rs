@@ -172,6 +172,18 @@ async fn a_get_more_with_a_long_max_time_ms_is_sent_as_several_short_ones_and_ge
     assert_eq!(events[0].get_str("operationType").unwrap(), "insert");
 }
 
+/// Since version 5.0, servers reply at once to a `getMore` with `maxTimeMS: 0`. Drivers send it if
+/// the application does not want to wait for events.
+#[tokio::test]
+async fn a_get_more_with_a_max_time_ms_of_0_is_sent_unchanged_and_does_not_wait_in_slices() {
+    let scene = Scene::start(8).await;
+    let mut client = scene.client().await;
+    let cursor = watch(&mut client, doc! {}).await;
+    let nothing = client.command(DB, more(cursor, Some(0))).await.unwrap();
+    assert!(batch(&nothing).is_empty());
+    assert_eq!(scene.slices(), [0]);
+}
+
 /// After its `getMore`, the client sends more bytes than Seawall reads ahead. So Seawall does not
 /// reach the end of the client's stream while the `getMore` runs.
 #[tokio::test]

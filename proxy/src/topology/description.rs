@@ -185,6 +185,9 @@ impl ServerDescription {
 /// The `maxWireVersion` of MongoDB 5.0, the first version that supports the Stable API.
 const STABLE_API_WIRE_VERSION: i32 = 13;
 
+/// The `maxWireVersion` of MongoDB 5.0. Earlier servers ignore a `maxTimeMS` of 0 in a `getMore`.
+const ZERO_AWAIT_WIRE_VERSION: i32 = 13;
+
 /// The `maxWireVersion` of MongoDB 5.1, which replies to `getLastError` with an error.
 const NO_GET_LAST_ERROR_WIRE_VERSION: i32 = 14;
 
@@ -233,6 +236,12 @@ impl TopologyDescription {
     /// in `hello`.
     pub(crate) fn knows_stable_api(&self) -> bool {
         self.max_wire_version >= STABLE_API_WIRE_VERSION
+    }
+
+    /// True if all servers reply at once to a `getMore` with `maxTimeMS: 0` on a cursor that awaits
+    /// data (5.0 and later). Older servers wait for a second, as without the field.
+    pub(crate) fn knows_zero_await(&self) -> bool {
+        self.max_wire_version >= ZERO_AWAIT_WIRE_VERSION
     }
 
     /// Maximum size of the document `$client` in a command. A router accepts 512 bytes, as in a

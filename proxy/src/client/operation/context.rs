@@ -117,6 +117,12 @@ impl Operation<'_> {
             .map(Duration::from_millis)
     }
 
+    /// True if the command's `maxTimeMS` is 0.
+    pub(super) fn has_zero_max_time(&self) -> bool {
+        let max_time = self.command.max_time;
+        max_time.is_some_and(|max_time| max_time.milliseconds == 0)
+    }
+
     /// The read preference for server selection. All writes, and all commands of a transaction, go
     /// to the primary.
     pub(super) fn read_preference(&self) -> ReadPreference {

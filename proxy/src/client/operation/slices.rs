@@ -62,10 +62,17 @@ impl Wait {
 
 impl Operation<'_> {
     /// The operation's wait for data; `None` if the operation does not wait for data. A `getMore`
-    /// whose `maxTimeMS` is invalid does not wait: the server refuses it.
+    /// whose `maxTimeMS` is invalid does not wait: the server refuses it. A `getMore` whose
+    /// `maxTimeMS` is 0 does not wait either, if the servers reply to it at once.
     pub(super) fn wait(&self, began: Instant) -> Option<Wait> {
         if self.command.class != Class::GetMore || self.command.has_invalid_max_time {
             return None;
+        }
+        if self.has_zero_max_time() {
+            let snapshot = self.shared.routing.topology.snapshot();
+            if snapshot.description.knows_zero_await() {
+                return None;
+            }
         }
         let pin = self.shared.routing.pins.cursor(self.cursor_id()?, began)?;
         let wanted = self.max_time().unwrap_or(DEFAULT_WAIT);
