@@ -443,6 +443,19 @@ async fn injected_faults_affect_only_matching_operations_and_are_reported() {
     assert!(began.elapsed() >= Duration::from_millis(300));
 }
 
+/// The injected delay is a wait in Seawall. After a wait, Seawall reduces a valid `maxTimeMS`.
+#[tokio::test]
+async fn an_operation_with_a_too_large_max_time_ms_gets_the_error_of_a_server_after_a_wait() {
+    let rig = Rig::start("fault = {delay_ms = 20}").await;
+    let mut codes = Vec::new();
+    for mut client in [rig.direct().await, rig.through().await] {
+        let find = doc! {"find": "c", "maxTimeMS": 1_i64 << 40};
+        let reply = client.command("test", find).await.unwrap();
+        codes.push(reply.code());
+    }
+    assert_eq!(codes, [Some(2); 2]);
+}
+
 #[tokio::test]
 async fn injected_faults_also_affect_get_mores_on_tailable_cursors_with_await_data() {
     let rig = Rig::start("fault = {command = \"getMore\", error_code = 189}").await;

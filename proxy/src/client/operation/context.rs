@@ -108,9 +108,12 @@ impl Operation<'_> {
         self.max_time().filter(|_| is_limit)
     }
 
-    /// The command's `maxTimeMS`; `None` if the field is missing or its value is not above 0.
+    /// The command's `maxTimeMS`; `None` if the field is missing, its value is 0, or servers refuse
+    /// the value. Seawall does not change a value that servers refuse.
     pub(super) fn max_time(&self) -> Option<Duration> {
-        let milliseconds = self.command.max_time?.milliseconds;
+        let valid = self.command.max_time;
+        let valid = valid.filter(|_| !self.command.has_invalid_max_time);
+        let milliseconds = valid?.milliseconds;
         u64::try_from(milliseconds)
             .ok()
             .filter(|ms| *ms > 0)
