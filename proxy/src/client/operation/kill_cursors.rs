@@ -241,12 +241,17 @@ fn concealed(reply: RawDocumentBuf) -> RawDocumentBuf {
     concealed.unwrap_or(reply)
 }
 
-/// A successful reply with all cursors in one list.
+/// A successful reply with all cursors in one list. The other lists are empty, because servers
+/// always return all lists.
 fn all_in(list: &CStr, cursors: &[i64]) -> RawDocumentBuf {
-    let mut ids = RawArrayBuf::new();
-    cursors.iter().for_each(|id| ids.push(*id));
     let mut reply = RawDocumentBuf::new();
-    reply.append(list, ids);
+    for name in LISTS {
+        let mut ids = RawArrayBuf::new();
+        if name == list {
+            cursors.iter().for_each(|id| ids.push(*id));
+        }
+        reply.append(name, ids);
+    }
     reply.append(cstr!("ok"), 1.0);
     reply
 }
@@ -334,6 +339,13 @@ mod tests {
         assert_eq!(concealed(failed).get_i32("code").ok(), Some(6));
         let other = rawdoc! { "ok": 0.0, "errmsg": "unauthorized", "code": 13 };
         assert_eq!(concealed(other.clone()), other);
+    }
+
+    #[test]
+    fn a_reply_of_seawall_to_kill_cursors_has_all_lists_of_a_server_reply() {
+        let reply = all_in(ALIVE, &[1, 2]);
+        let counts = LISTS.map(|list| reply.get_array(list).unwrap().into_iter().count());
+        assert_eq!(counts, [0, 0, 2, 0]);
     }
 
     /// If the server has left the deployment, its cursors are listed as not found.
