@@ -239,8 +239,8 @@ impl Login {
 
     /// Handles `speculativeAuthenticate` in a hello. Uses only cached keys
     /// ([`Credentials::fresh`]), because the reply to a hello must not wait until a server has
-    /// returned the keys. `None` if no cached keys can be used at once, or if the login would be
-    /// refused.
+    /// returned the keys. `None` if no cached keys can be used at once, if Seawall does not offer
+    /// the mechanism ([`Credentials::may_offer`]), or if the login would be refused.
     pub(super) fn speculate(
         context: &LoginContext<'_>,
         command: &RawDocument,
@@ -248,6 +248,11 @@ impl Login {
         let began = Instant::now();
         let source = command.get_str("db").ok()?;
         let start = SaslStart::parse(command, source).ok()?;
+        // A driver chooses a mechanism of the list `saslSupportedMechs` in the same reply, so the
+        // list must contain the mechanism of this login.
+        if !context.credentials.may_offer(&start.user, start.mechanism) {
+            return None;
+        }
         let known = context.credentials.fresh(&start.user, began)?;
         Self::verify(context, start, KeySource::Server(known), began).ok()
     }

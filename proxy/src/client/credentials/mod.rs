@@ -552,10 +552,24 @@ impl Credentials {
         self.apply_reading(&user, identity, Reading::Gone, Instant::now());
     }
 
-    /// Returns a user's mechanisms, from the cache or from a server. The list is empty if the user
-    /// does not exist. If no server replies in time, returns the last known mechanisms. `sharer` is
-    /// the address or user of the client that needs the mechanisms.
+    /// Returns the mechanisms that Seawall offers for a user: those that the server lists and that
+    /// [`Self::may_offer`] allows. The list is empty if the user does not exist. `sharer` is the
+    /// address or user of the client that needs the mechanisms.
     pub(super) async fn mechanisms(
+        &self,
+        user: &UserName,
+        sharer: Sharer,
+    ) -> Result<Vec<String>, CredentialError> {
+        let mut mechanisms = self.server_mechanisms(user, sharer).await?;
+        mechanisms.retain(|name| {
+            Mechanism::parse(name).is_none_or(|mechanism| self.may_offer(user, mechanism))
+        });
+        Ok(mechanisms)
+    }
+
+    /// Returns the mechanisms that the server lists for a user, from the cache or from a server. If
+    /// no server replies in time, returns the last known mechanisms.
+    async fn server_mechanisms(
         &self,
         user: &UserName,
         sharer: Sharer,

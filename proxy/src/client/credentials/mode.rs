@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 use super::{Credentials, UserName};
 use crate::runtime::OccasionalLog;
-use seawall_auth::ScramKeys;
+use seawall_auth::{Mechanism, ScramKeys};
 use seawall_transport::connection::EstablishError;
 
 /// Pause between two attempts to determine the mode.
@@ -117,6 +117,20 @@ impl Credentials {
     /// The secret of a configured user; `None` if the user is not configured.
     pub(super) fn configured(&self, user: &UserName) -> Option<UserSecret> {
         self.users.read().get(user).cloned()
+    }
+
+    /// True if Seawall may offer this mechanism to drivers that log in as this user. False if the
+    /// configuration has SCRAM keys of the user, but none for this mechanism: a login with the
+    /// mechanism fails while the user is not known.
+    pub(in crate::client) fn may_offer(&self, user: &UserName, mechanism: Mechanism) -> bool {
+        if self.mode() != CredentialMode::Users {
+            return true;
+        }
+        match (self.users.read().get(user), mechanism) {
+            (Some(UserSecret::Keys { sha1, .. }), Mechanism::ScramSha1) => sha1.is_some(),
+            (Some(UserSecret::Keys { sha256, .. }), Mechanism::ScramSha256) => sha256.is_some(),
+            (Some(UserSecret::Password(_)) | None, _) => true,
+        }
     }
 
     /// True if Seawall may use cached keys of this user. False if only configured users may log in

@@ -353,6 +353,34 @@ async fn configured_sha_256_keys_are_used_for_sha_256_logins_but_not_for_sha_1_l
 }
 
 /// If the server cannot be reached, the login fails as unavailable, not as refused.
+/// A driver chooses SCRAM-SHA-256 if it is in the list. Its login would fail if the configuration
+/// had only SCRAM-SHA-1 keys of the user.
+#[tokio::test]
+async fn a_mechanism_is_offered_for_a_user_with_configured_keys_only_if_there_are_keys_for_it() {
+    const SHA_1: Mechanism = Mechanism::ScramSha1;
+    let hello = rawdoc! {
+        "ok": 1, "maxWireVersion": 17, "saslSupportedMechs": ["SCRAM-SHA-1", "SCRAM-SHA-256"],
+    };
+    let keys = |mechanism| Some(keys_of(mechanism, "u", "secret").keys);
+    let of = |sha1, sha256| UserSecret::Keys { sha1, sha256 };
+    for (secret, offered) in [
+        (of(keys(SHA_1), None), vec![SHA_1]),
+        (of(None, keys(SHA_256)), vec![SHA_256]),
+        (of(keys(SHA_1), keys(SHA_256)), vec![SHA_1, SHA_256]),
+        (password("secret"), vec![SHA_1, SHA_256]),
+    ] {
+        let scene = Scene::with(CredentialMode::Users, configured(secret)).await;
+        scene.server.reply_instead("isMaster", hello.clone());
+        let u = user("u");
+        let names: Vec<_> = offered.iter().map(|mechanism| mechanism.name()).collect();
+        assert_eq!(scene.mechanisms(&u).await.unwrap(), names);
+        for mechanism in [SHA_1, SHA_256] {
+            let is_offered = scene.credentials.may_offer(&u, mechanism);
+            assert_eq!(is_offered, offered.contains(&mechanism));
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_login_with_configured_keys_that_the_server_does_not_accept_is_refused() {
     let scene = Scene::with(CredentialMode::Users, Vec::new()).await;
