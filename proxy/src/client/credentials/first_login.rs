@@ -11,7 +11,7 @@
 
 use std::{pin::pin, sync::Arc};
 
-use bson::{RawDocument, cstr, rawdoc};
+use bson::{RawDocument, RawDocumentBuf, cstr, rawdoc};
 use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
 
@@ -231,11 +231,7 @@ impl Credentials {
             return Ok(mechanisms);
         }
         let deadline = Instant::now() + QUESTION_LIMIT;
-        let command = rawdoc! {
-            "isMaster": 1,
-            "saslSupportedMechs": format!("{}.{}", user.source, user.name),
-            "$db": "admin",
-        };
+        let command = mechanisms_command(user);
         // The server may have closed a connection that was kept for reuse. Each attempt uses the
         // next kept connection, and the last attempt uses a new connection.
         for _ in 0..=MAX_SPARE {
@@ -254,6 +250,30 @@ impl Credentials {
             return Ok(listed.map(mechanism_names).unwrap_or_default());
         }
         Err(CredentialError::Unavailable)
+    }
+
+    /// Asks a server, on a connection of the user, which mechanisms it offers to the user. The user
+    /// has logged in with `used`, and has the keys in `read`. Sends no query if the user has keys
+    /// for no other mechanism.
+    async fn ask_offered(
+        &self,
+        connection: &mut Connection,
+        user: &UserName,
+        read: &seawall_auth::Credentials,
+        used: Mechanism,
+    ) -> Result<(), CredentialError> {
+        let is_other = |other: &Mechanism| *other != used && read.keys(*other).is_some();
+        if !Mechanism::ALL.iter().any(is_other) {
+            return Ok(());
+        }
+        let reply = ask(connection, &mechanisms_command(user)).await?;
+        // An error says nothing about the mechanisms.
+        if reply_is_ok(&reply).is_ok() {
+            let offered = reply.get_array("saslSupportedMechs").map(mechanism_names);
+            let offered = offered.unwrap_or_default();
+            self.store.lock().record_offered(read, &offered, used);
+        }
+        Ok(())
     }
 
     /// Returns the keys of a configured user. If the configuration has keys for the user, returns
@@ -373,6 +393,8 @@ impl FirstLogin {
             credentials.log_failed_reading(user, error.as_ref());
             CredentialError::Unavailable
         })?;
+        let asking = credentials.ask_offered(&mut connection, user, &read, keys.mechanism());
+        asking.await?;
         let known = credentials.learn(user, read, (client_key, keys), asked_at)?;
         pool.adopt(&known.identity, connection);
         Ok(known)
@@ -515,9 +537,20 @@ impl Carried {
         let client_key = outcome
             .prove(&keys)
             .map_err(|_| refused("keys do not match the proof"))?;
+        let asking = credentials.ask_offered(&mut connection, user, &read, mechanism);
+        asking.await?;
         let known = credentials.learn(user, read, (client_key, keys), asked_at)?;
         pool.adopt(&known.identity, connection);
         Ok((known, server_final))
+    }
+}
+
+/// The query for the mechanisms that a server offers to a user.
+fn mechanisms_command(user: &UserName) -> RawDocumentBuf {
+    rawdoc! {
+        "isMaster": 1,
+        "saslSupportedMechs": format!("{}.{}", user.source, user.name),
+        "$db": "admin",
     }
 }
 

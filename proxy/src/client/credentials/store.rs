@@ -200,6 +200,9 @@ pub(super) struct Store {
     /// names. The empty lists have a separate table, so that they do not displace the mechanisms of
     /// users that exist.
     absent: RecentMap<NameHash, (Vec<String>, Instant)>,
+    /// Mechanisms for which users have keys, but which the servers do not offer: their parameter
+    /// `authenticationMechanisms` excludes these mechanisms.
+    disabled: Vec<Mechanism>,
     live: LiveIdentities,
 }
 
@@ -213,6 +216,7 @@ impl Store {
             unknown: RecentMap::new(max_users),
             mechanisms: RecentMap::new(max_users),
             absent: RecentMap::new(max_users),
+            disabled: Vec::new(),
             live: LiveIdentities::default(),
         }
     }
@@ -354,6 +358,45 @@ impl Store {
         table.insert(hash, (mechanisms, now + MECHANISMS_FOR))
     }
 
+    /// Records the mechanisms that a server offers to a user with these credentials. `used` is the
+    /// mechanism with which the user has just logged in at the server. Ignores an empty list,
+    /// because the user has at least one mechanism.
+    pub(super) fn record_offered(
+        &mut self,
+        credentials: &seawall_auth::Credentials,
+        offered: &[String],
+        used: Mechanism,
+    ) {
+        if offered.is_empty() {
+            return;
+        }
+        for mechanism in Mechanism::ALL {
+            if credentials.keys(mechanism).is_some() {
+                self.disabled.retain(|disabled| *disabled != mechanism);
+                if mechanism != used && !offered.iter().any(|name| name == mechanism.name()) {
+                    self.disabled.push(mechanism);
+                }
+            }
+        }
+    }
+
+    /// Removes the keys for mechanisms that the servers do not offer. Otherwise Seawall would
+    /// accept a login with such a mechanism, and could not log in at the servers with its keys.
+    fn without_disabled(
+        &self,
+        mut credentials: seawall_auth::Credentials,
+    ) -> seawall_auth::Credentials {
+        for mechanism in &self.disabled {
+            match mechanism {
+                Mechanism::ScramSha1 => credentials.sha1 = None,
+                Mechanism::ScramSha256 => credentials.sha256 = None,
+            }
+            let names = &mut credentials.mechanisms;
+            names.retain(|name| name != mechanism.name());
+        }
+        credentials
+    }
+
     /// Stores a user whose keys were requested at `asked_at`. `login` is set if a client has proved
     /// that it knows the ClientKey. If the user's id has not changed, the user keeps its identity.
     /// Returns the user, and entries that were evicted. Stores nothing in two cases:
@@ -369,6 +412,7 @@ impl Store {
         login: Option<(ClientKey, ScramKeys)>,
         asked_at: Instant,
     ) -> (Option<Known>, Option<Evicted<Known>>) {
+        let credentials = self.without_disabled(credentials);
         let hash = self.hash(user);
         let ended = self.ended.get(&hash);
         if ended.is_some_and(|ended| ended.outdates(&credentials, asked_at)) {

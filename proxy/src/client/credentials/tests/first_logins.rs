@@ -13,7 +13,7 @@ use super::{
     CredentialError, CredentialMode, CredentialSettings, LIMIT, Obtained, Reading, SHA_256, SOURCE,
     Scene, Topology, UserSecret, address, configured, configured_user, key_request,
     key_request_from, password, refused, served_after_crowd, settings, user,
-    users::{UserServer, error, keys_of, stored_keys, users_info},
+    users::{UserServer, error, keys_of, stored_keys, users_info, users_info_of_both},
 };
 use crate::{
     client::credentials::{mode::ask_deployment, spares::MAX_SPARE},
@@ -378,6 +378,26 @@ async fn a_mechanism_is_offered_for_a_user_with_configured_keys_only_if_there_ar
             let is_offered = scene.credentials.may_offer(&u, mechanism);
             assert_eq!(is_offered, offered.contains(&mechanism));
         }
+    }
+}
+
+/// The parameter `authenticationMechanisms` of a server can exclude a mechanism for which users
+/// have keys. A server refuses each login with this mechanism, also a login of Seawall.
+#[tokio::test]
+async fn a_mechanism_that_the_server_does_not_offer_is_not_used_even_if_the_user_has_keys_for_it() {
+    let scene = Scene::new().await;
+    let sha_1 = keys_of(Mechanism::ScramSha1, "u", "secret").keys;
+    let reply = users_info_of_both("u", &sha_1, &stored_keys("u", "secret"));
+    scene.server.reply_instead("usersInfo", reply);
+    assert!(scene.log_in("u", "secret").await.is_ok());
+    // The second check is after another reading of the keys.
+    for _ in 0..2 {
+        let known = scene.known("u").unwrap();
+        assert!(known.credentials.keys(SHA_256).is_some());
+        assert!(known.credentials.keys(Mechanism::ScramSha1).is_none());
+        let offered = scene.mechanisms(&user("u")).await.unwrap();
+        assert_eq!(offered, ["SCRAM-SHA-256"]);
+        scene.read_again(&known).await;
     }
 }
 

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bson::{
-    Binary, RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc,
+    Binary, Document, RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc,
     spec::BinarySubtype::{Generic, Uuid},
 };
 use tokio::sync::Notify;
@@ -236,12 +236,7 @@ pub(super) fn users_info(
         subtype: Uuid,
         bytes: vec![1; 16],
     };
-    let credentials = rawdoc! { "SCRAM-SHA-256": {
-        "iterationCount": i32::try_from(keys.iterations()).unwrap(),
-        "salt": STANDARD.encode(keys.salt()),
-        "storedKey": STANDARD.encode(keys.stored_key().as_bytes()),
-        "serverKey": STANDARD.encode(keys.server_key().as_bytes()),
-    } };
+    let credentials = rawdoc! { "SCRAM-SHA-256": shown_keys(keys) };
     rawdoc! {
         "users": [{
             "userId": user_id,
@@ -254,6 +249,32 @@ pub(super) fn users_info(
         }],
         "ok": 1,
     }
+}
+
+/// The keys for one mechanism in a reply to `usersInfo`.
+fn shown_keys(keys: &ScramKeys) -> RawDocumentBuf {
+    rawdoc! {
+        "iterationCount": i32::try_from(keys.iterations()).unwrap(),
+        "salt": STANDARD.encode(keys.salt()),
+        "storedKey": STANDARD.encode(keys.stored_key().as_bytes()),
+        "serverKey": STANDARD.encode(keys.server_key().as_bytes()),
+    }
+}
+
+/// A reply to `usersInfo` that contains one user with keys for both mechanisms.
+pub(super) fn users_info_of_both(
+    name: &str,
+    sha_1: &ScramKeys,
+    sha_256: &ScramKeys,
+) -> RawDocumentBuf {
+    let document = |raw: RawDocumentBuf| Document::from_reader(raw.as_bytes()).unwrap();
+    let mut reply = document(users_info(name, sha_256, []));
+    let users = reply.get_array_mut("users").unwrap();
+    let user = users[0].as_document_mut().unwrap();
+    user.insert("mechanisms", vec!["SCRAM-SHA-1", "SCRAM-SHA-256"]);
+    let credentials = user.get_document_mut("credentials").unwrap();
+    credentials.insert("SCRAM-SHA-1", document(shown_keys(sha_1)));
+    RawDocumentBuf::try_from(&reply).unwrap()
 }
 
 /// A `usersInfo` reply for a user that does not exist.
