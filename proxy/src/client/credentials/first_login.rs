@@ -271,7 +271,7 @@ impl Credentials {
         if reply_is_ok(&reply).is_ok() {
             let offered = reply.get_array("saslSupportedMechs").map(mechanism_names);
             let offered = offered.unwrap_or_default();
-            self.store.lock().record_offered(read, &offered, used);
+            self.store.lock().record_offered(read, &offered, Some(used));
         }
         Ok(())
     }

@@ -86,8 +86,9 @@ const FIRST_LOGIN_QUEUE_LIMIT: Duration = Duration::from_secs(25);
 /// the credential mode (see [`mode`]) is decided.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a query for the mechanisms of a user may take if Seawall remembers them from an earlier
-/// time. A driver that waits too long for the reply to its `hello` clears its pool.
+/// How long a query for the mechanisms of a user may take if Seawall can do without the reply: it
+/// remembers the mechanisms from an earlier time, or has read the user's keys. A driver that waits
+/// too long for the reply to its `hello` clears its pool.
 const KNOWN_QUESTION_LIMIT: Duration = Duration::from_millis(250);
 
 /// [`Credentials::confirm_old_keys`] begins no further reading while this number of readings is in

@@ -7,8 +7,8 @@ use bson::{RawDocumentBuf, cstr, rawdoc};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    CredentialError, CredentialMode, Credentials, KeyRequest, Known, QUESTION_LIMIT, Reading,
-    UserName,
+    CredentialError, CredentialMode, Credentials, KNOWN_QUESTION_LIMIT, KeyRequest, Known,
+    QUESTION_LIMIT, Reading, UserName,
 };
 use crate::{
     client::refusals::Refusals,
@@ -19,7 +19,10 @@ use crate::{
 };
 use seawall_auth::{Identity, UsersInfoError, parse_users_info, users_info_command};
 use seawall_command::{ReadPreference, UNAUTHORIZED, is_state_change, reports_server_failure};
-use seawall_transport::connection::{Connection, SecretDocument, ServerAddress};
+use seawall_transport::{
+    Sharer,
+    connection::{Connection, SecretDocument, ServerAddress},
+};
 
 /// Maximum number of queries of the service account for one reading of a user's keys.
 const MAX_ATTEMPTS: usize = 3;
@@ -152,7 +155,7 @@ impl Credentials {
         }
         let (me, user) = (Arc::clone(self), user.clone());
         self.run_to_end(async move {
-            let learnt = timeout_at(deadline, me.learn_as_service(&user)).await;
+            let learnt = timeout_at(deadline, me.learn_as_service(&user, sharer)).await;
             let learnt = learnt.unwrap_or(Err(CredentialError::Unavailable));
             drop(exchange);
             if matches!(learnt, Err(CredentialError::Refused)) {
@@ -163,14 +166,29 @@ impl Credentials {
         .await
     }
 
-    /// Reads a user's keys through the service account and stores them.
-    async fn learn_as_service(&self, user: &UserName) -> Result<Known, CredentialError> {
+    /// Reads a user's keys through the service account and stores them. If the user has keys for
+    /// both mechanisms, first asks a server which of them it offers. `sharer` is the address of the
+    /// client that logs in.
+    async fn learn_as_service(
+        &self,
+        user: &UserName,
+        sharer: Sharer,
+    ) -> Result<Known, CredentialError> {
         let asked_at = Instant::now();
         let read = self.read_as_service(user).await;
         let credentials = read.map_err(|error| match error {
             NoKeys::Unavailable => CredentialError::Unavailable,
             NoKeys::NoSuchUser | NoKeys::Unusable => CredentialError::Refused,
         })?;
+        if credentials.sha1.is_some() && credentials.sha256.is_some() {
+            let asking = self.ask_mechanisms(user, sharer);
+            let asked = timeout_at(Instant::now() + KNOWN_QUESTION_LIMIT, asking).await;
+            // Without a reply in time, Seawall uses what it has learned from other users.
+            if let Ok(Ok(offered)) = asked {
+                let mut store = self.store.lock();
+                store.record_offered(&credentials, &offered, None);
+            }
+        }
         let learnt = self.store.lock().learn(user, credentials, None, asked_at);
         let (known, evicted) = learnt;
         drop(evicted);

@@ -359,13 +359,13 @@ impl Store {
     }
 
     /// Records the mechanisms that a server offers to a user with these credentials. `used` is the
-    /// mechanism with which the user has just logged in at the server. Ignores an empty list,
-    /// because the user has at least one mechanism.
+    /// mechanism with which the user has just logged in at the server; `None` if the user has not
+    /// logged in there. Ignores an empty list, because the user has at least one mechanism.
     pub(super) fn record_offered(
         &mut self,
         credentials: &seawall_auth::Credentials,
         offered: &[String],
-        used: Mechanism,
+        used: Option<Mechanism>,
     ) {
         if offered.is_empty() {
             return;
@@ -373,7 +373,7 @@ impl Store {
         for mechanism in Mechanism::ALL {
             if credentials.keys(mechanism).is_some() {
                 self.disabled.retain(|disabled| *disabled != mechanism);
-                if mechanism != used && !offered.iter().any(|name| name == mechanism.name()) {
+                if Some(mechanism) != used && !offered.iter().any(|name| name == mechanism.name()) {
                     self.disabled.push(mechanism);
                 }
             }

@@ -59,6 +59,32 @@ async fn a_user_keeps_its_identity_but_not_its_login_after_a_password_change() {
     assert_eq!(after.identity.status(), IdentityStatus::Good);
 }
 
+/// The parameter `authenticationMechanisms` of the servers can exclude a mechanism.
+#[tokio::test(start_paused = true)]
+async fn keys_for_a_mechanism_are_not_stored_while_the_servers_do_not_offer_the_mechanism() {
+    let (mut store, now) = (store(), Instant::now());
+    let sha_1 = Mechanism::ScramSha1;
+    let derived = derive_from_password(sha_1, "u", "one", b"oneoneoneone", 4096).unwrap();
+    let (mut both, _) = credentials("u", "one", 1);
+    both.sha1 = Some(derived.keys);
+    let stores_sha_1 = |store: &mut Store| {
+        let (known, _) = store.learn(&user("u"), both.clone(), None, now);
+        known.unwrap().credentials.sha1.is_some()
+    };
+    assert!(stores_sha_1(&mut store));
+    store.record_offered(&both, &scram(), None);
+    assert!(!stores_sha_1(&mut store));
+    // An empty list changes nothing.
+    store.record_offered(&both, &[], None);
+    assert!(!stores_sha_1(&mut store));
+    let all = Mechanism::ALL.map(|mechanism| mechanism.name().to_owned());
+    store.record_offered(&both, &all, None);
+    assert!(stores_sha_1(&mut store));
+    // The server has just accepted a login with SCRAM-SHA-1.
+    store.record_offered(&both, &scram(), Some(sha_1));
+    assert!(stores_sha_1(&mut store));
+}
+
 #[tokio::test(start_paused = true)]
 async fn keys_requested_before_a_client_proof_failed_do_not_confirm_the_doubted_keys() {
     let (mut store, began) = (store(), Instant::now());
