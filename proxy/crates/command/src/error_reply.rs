@@ -174,6 +174,7 @@ impl ErrorReply {
 fn code_name(code: i32) -> std::borrow::Cow<'static, str> {
     let name = match code {
         2 => "BadValue",
+        4 => "NoSuchKey",
         6 => "HostUnreachable",
         9 => "FailedToParse",
         13 => "Unauthorized",
@@ -251,6 +252,8 @@ mod tests {
             .map(|e| e.unwrap().0.as_str().to_owned())
             .collect();
         assert_eq!(names, ["errorLabels", "ok", "errmsg", "code", "codeName"]);
+        let named = ErrorReply::new(NO_SUCH_KEY, "").to_document();
+        assert_eq!(named.get_str("codeName").unwrap(), "NoSuchKey");
         let nameless = ErrorReply::new(40571, "").to_document();
         assert_eq!(nameless.get_str("codeName").unwrap(), "Location40571");
     }
