@@ -271,7 +271,11 @@ impl Credentials {
         if reply_is_ok(&reply).is_ok() {
             let offered = reply.get_array("saslSupportedMechs").map(mechanism_names);
             let offered = offered.unwrap_or_default();
-            self.store.lock().record_offered(read, &offered, Some(used));
+            let evicted = {
+                let mut store = self.store.lock();
+                store.record_offered(user, read, &offered, Some(used))
+            };
+            drop(evicted);
         }
         Ok(())
     }

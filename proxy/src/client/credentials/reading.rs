@@ -183,10 +183,13 @@ impl Credentials {
         if credentials.sha1.is_some() && credentials.sha256.is_some() {
             let asking = self.ask_mechanisms(user, sharer);
             let asked = timeout_at(Instant::now() + KNOWN_QUESTION_LIMIT, asking).await;
-            // Without a reply in time, Seawall uses what it has learned from other users.
+            // Without a reply in time, Seawall uses what it has learned earlier about the user.
             if let Ok(Ok(offered)) = asked {
-                let mut store = self.store.lock();
-                store.record_offered(&credentials, &offered, None);
+                let evicted = {
+                    let mut store = self.store.lock();
+                    store.record_offered(user, &credentials, &offered, None)
+                };
+                drop(evicted);
             }
         }
         let learnt = self.store.lock().learn(user, credentials, None, asked_at);

@@ -200,9 +200,10 @@ pub(super) struct Store {
     /// names. The empty lists have a separate table, so that they do not displace the mechanisms of
     /// users that exist.
     absent: RecentMap<NameHash, (Vec<String>, Instant)>,
-    /// Mechanisms for which users have keys, but which the servers do not offer: their parameter
-    /// `authenticationMechanisms` excludes these mechanisms.
-    disabled: Vec<Mechanism>,
+    /// Mechanisms for which a user has keys, but which the servers do not offer: their parameter
+    /// `authenticationMechanisms` excludes these mechanisms. Each user has its own entry, because
+    /// a change of a user's mechanisms between two queries must not affect other users.
+    disabled: RecentMap<NameHash, Vec<Mechanism>>,
     live: LiveIdentities,
 }
 
@@ -216,7 +217,7 @@ impl Store {
             unknown: RecentMap::new(max_users),
             mechanisms: RecentMap::new(max_users),
             absent: RecentMap::new(max_users),
-            disabled: Vec::new(),
+            disabled: RecentMap::new(max_users),
             live: LiveIdentities::default(),
         }
     }
@@ -230,6 +231,7 @@ impl Store {
         self.unknown.set_max(max_users);
         self.mechanisms.set_max(max_users);
         self.absent.set_max(max_users);
+        self.disabled.set_max(max_users);
     }
 
     fn hash(&self, user: &UserName) -> NameHash {
@@ -360,33 +362,41 @@ impl Store {
 
     /// Records the mechanisms that a server offers to a user with these credentials. `used` is the
     /// mechanism with which the user has just logged in at the server; `None` if the user has not
-    /// logged in there. Ignores an empty list, because the user has at least one mechanism.
+    /// logged in there. Ignores an empty list, because the user has at least one mechanism. Returns
+    /// entries that were evicted.
     pub(super) fn record_offered(
         &mut self,
+        user: &UserName,
         credentials: &seawall_auth::Credentials,
         offered: &[String],
         used: Option<Mechanism>,
-    ) {
+    ) -> Option<Retired<NameHash, Vec<Mechanism>>> {
         if offered.is_empty() {
-            return;
+            return None;
         }
-        for mechanism in Mechanism::ALL {
-            if credentials.keys(mechanism).is_some() {
-                self.disabled.retain(|disabled| *disabled != mechanism);
-                if Some(mechanism) != used && !offered.iter().any(|name| name == mechanism.name()) {
-                    self.disabled.push(mechanism);
-                }
-            }
+        let hash = self.hash(user);
+        let is_disabled = |mechanism: &Mechanism| {
+            credentials.keys(*mechanism).is_some()
+                && Some(*mechanism) != used
+                && !offered.iter().any(|name| name == mechanism.name())
+        };
+        let disabled: Vec<_> = Mechanism::ALL.into_iter().filter(is_disabled).collect();
+        if disabled.is_empty() {
+            self.disabled.remove(&hash);
+            return None;
         }
+        Some(self.disabled.insert(hash, disabled))
     }
 
-    /// Removes the keys for mechanisms that the servers do not offer. Otherwise Seawall would
-    /// accept a login with such a mechanism, and could not log in at the servers with its keys.
+    /// Removes the user's keys for mechanisms that the servers do not offer. Otherwise Seawall
+    /// would accept a login with such a mechanism, and could not log in at the servers with its
+    /// keys.
     fn without_disabled(
         &self,
+        hash: NameHash,
         mut credentials: seawall_auth::Credentials,
     ) -> seawall_auth::Credentials {
-        for mechanism in &self.disabled {
+        for mechanism in self.disabled.get(&hash).into_iter().flatten() {
             match mechanism {
                 Mechanism::ScramSha1 => credentials.sha1 = None,
                 Mechanism::ScramSha256 => credentials.sha256 = None,
@@ -412,8 +422,8 @@ impl Store {
         login: Option<(ClientKey, ScramKeys)>,
         asked_at: Instant,
     ) -> (Option<Known>, Option<Evicted<Known>>) {
-        let credentials = self.without_disabled(credentials);
         let hash = self.hash(user);
+        let credentials = self.without_disabled(hash, credentials);
         let ended = self.ended.get(&hash);
         if ended.is_some_and(|ended| ended.outdates(&credentials, asked_at)) {
             return (None, None);

@@ -63,25 +63,27 @@ async fn a_user_keeps_its_identity_but_not_its_login_after_a_password_change() {
 #[tokio::test(start_paused = true)]
 async fn keys_for_a_mechanism_are_not_stored_while_the_servers_do_not_offer_the_mechanism() {
     let (mut store, now) = (store(), Instant::now());
-    let sha_1 = Mechanism::ScramSha1;
+    let (sha_1, user, other) = (Mechanism::ScramSha1, user("u"), user("v"));
     let derived = derive_from_password(sha_1, "u", "one", b"oneoneoneone", 4096).unwrap();
     let (mut both, _) = credentials("u", "one", 1);
     both.sha1 = Some(derived.keys);
     let stores_sha_1 = |store: &mut Store| {
-        let (known, _) = store.learn(&user("u"), both.clone(), None, now);
+        let (known, _) = store.learn(&user, both.clone(), None, now);
         known.unwrap().credentials.sha1.is_some()
     };
     assert!(stores_sha_1(&mut store));
-    store.record_offered(&both, &scram(), None);
+    drop(store.record_offered(&user, &both, &scram(), None));
     assert!(!stores_sha_1(&mut store));
+    let (known, _) = store.learn(&other, both.clone(), None, now);
+    assert!(known.unwrap().credentials.sha1.is_some());
     // An empty list changes nothing.
-    store.record_offered(&both, &[], None);
+    drop(store.record_offered(&user, &both, &[], None));
     assert!(!stores_sha_1(&mut store));
     let all = Mechanism::ALL.map(|mechanism| mechanism.name().to_owned());
-    store.record_offered(&both, &all, None);
+    drop(store.record_offered(&user, &both, &all, None));
     assert!(stores_sha_1(&mut store));
     // The server has just accepted a login with SCRAM-SHA-1.
-    store.record_offered(&both, &scram(), Some(sha_1));
+    drop(store.record_offered(&user, &both, &scram(), Some(sha_1)));
     assert!(stores_sha_1(&mut store));
 }
 
