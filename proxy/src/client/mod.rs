@@ -606,8 +606,8 @@ impl Client {
         let Some(db) = db else {
             return self.refuse_legacy_read(&message, "OP_QUERY").await;
         };
-        // Only commands of the handshake and `buildInfo` are served as `OP_QUERY`, so the size limit
-        // of the handshake applies.
+        // Only commands of the handshake and `buildInfo` are served as `OP_QUERY`, so the size
+        // limit of the handshake applies.
         self.check_handshake_size(&message)?;
         let command = match Command::inspect_legacy(query.query, db) {
             Ok(command) => command,
