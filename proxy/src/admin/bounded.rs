@@ -52,27 +52,27 @@ const MAX_IDLE: Duration = Duration::from_secs(120);
 const MAX_UNREAD_BYTES: usize = 64 << 20;
 
 /// Performs the TLS handshake of a caller within a time limit. Without TLS, there is no handshake.
-pub type Handshake = Arc<dyn Fn(TcpStream, SocketAddr) -> Handshaking + Send + Sync>;
+pub(crate) type Handshake = Arc<dyn Fn(TcpStream, SocketAddr) -> Handshaking + Send + Sync>;
 
 /// A handshake in progress. If the handshake fails, this future logs the failure and returns
 /// `None`.
-pub type Handshaking = Pin<Box<dyn Future<Output = Option<Admitted>> + Send>>;
+type Handshaking = Pin<Box<dyn Future<Output = Option<Admitted>> + Send>>;
 
 /// A connection after its handshake.
 #[derive(Debug)]
-pub struct Admitted {
+pub(crate) struct Admitted {
     /// The connection's byte stream, after decryption if the caller uses TLS.
-    pub stream: Stream,
+    pub(crate) stream: Stream,
     /// The caller's certificate; `None` if the caller sent none.
-    pub certificate: Option<Certificate>,
+    pub(crate) certificate: Option<Certificate>,
 }
 
 /// The certificate of a caller. It was valid at the time of the handshake.
-pub struct Certificate {
+pub(crate) struct Certificate {
     /// The subject, which identifies the caller in the log.
-    pub subject: String,
+    pub(crate) subject: String,
     /// True if a new handshake with the certificate would succeed now.
-    pub is_valid: Box<dyn Fn() -> bool + Send + Sync>,
+    pub(crate) is_valid: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl fmt::Debug for Certificate {

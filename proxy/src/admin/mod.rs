@@ -45,9 +45,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
+pub(crate) use self::bounded::{Admitted, Certificate, Handshake};
 use self::bounded::{Bounded, Caller};
 pub use self::{
-    bounded::{Admitted, Certificate, Handshake, Handshaking},
     dashboard::Live,
     fleet::Fleet,
     guard::{Guard, Role, Token},
@@ -204,7 +204,7 @@ impl fmt::Debug for AdminState {
 ///
 /// # Errors
 /// If the listener fails permanently.
-pub async fn serve(
+pub(crate) async fn serve(
     listener: TcpListener,
     handshake: Handshake,
     state: Arc<AdminState>,
