@@ -180,8 +180,8 @@ pub struct Drained {
 /// A running Seawall. Dropping this value stops it without a drain.
 pub struct App {
     client_addresses: Vec<String>,
-    admin_address: Option<String>,
-    metrics_address: Option<String>,
+    admin_addresses: Vec<String>,
+    metrics_addresses: Vec<String>,
     shared: Arc<Shared>,
     feed: Arc<insight::Feed>,
     draining: watch::Sender<Option<Instant>>,
@@ -291,8 +291,8 @@ impl App {
         let (reloads, reload_requests) = mpsc::channel(MAX_RELOAD_REQUESTS);
         let mut app = Self {
             client_addresses: Vec::new(),
-            admin_address: None,
-            metrics_address: None,
+            admin_addresses: Vec::new(),
+            metrics_addresses: Vec::new(),
             shared,
             feed,
             draining,
@@ -412,8 +412,8 @@ impl App {
             runtime: self.planes.control.handle(),
         };
         let admin = &settings.admin;
-        self.admin_address = http.serve(&admin.address, Content::All).await?;
-        self.metrics_address = http.serve(&admin.metrics_address, Content::Metrics).await?;
+        self.admin_addresses = http.serve(&admin.address, Content::All).await?;
+        self.metrics_addresses = http.serve(&admin.metrics_address, Content::Metrics).await?;
         Ok(())
     }
 
@@ -461,16 +461,27 @@ impl App {
         &self.client_addresses
     }
 
-    /// The address of the metrics and the API; `None` if they are off, or if the address could not
+    /// The first address of the metrics and the API; `None` if they are off, or if no address could
     /// be bound at the start.
     pub fn admin_address(&self) -> Option<&str> {
-        self.admin_address.as_deref()
+        self.admin_addresses.first().map(String::as_str)
     }
 
-    /// The address that serves only metrics and health checks; `None` if it is off, or if it could
-    /// not be bound at the start.
+    /// The addresses of the metrics and the API that were bound at the start: several if the host
+    /// name in the configuration has several addresses.
+    pub(crate) fn admin_addresses(&self) -> &[String] {
+        &self.admin_addresses
+    }
+
+    /// The first address that serves only metrics and health checks; `None` if this is off, or if
+    /// no address could be bound at the start.
     pub fn metrics_address(&self) -> Option<&str> {
-        self.metrics_address.as_deref()
+        self.metrics_addresses.first().map(String::as_str)
+    }
+
+    /// Like [`Self::admin_addresses`], for the address that serves only metrics and health checks.
+    pub(crate) fn metrics_addresses(&self) -> &[String] {
+        &self.metrics_addresses
     }
 
     /// Serves a client over `stream`, without TLS, until the client disconnects. The client counts

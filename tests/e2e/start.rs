@@ -1,7 +1,10 @@
 //! Tests that start and run Seawall while the deployment is up, down or changing. They also cover
 //! listeners, TLS, limits and failures.
 
-use std::{io::ErrorKind, path::Path, process::Output, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet, io::ErrorKind, net::SocketAddr, path::Path, process::Output, sync::Arc,
+    time::Duration,
+};
 
 use mongodb::{
     Client,
@@ -24,7 +27,7 @@ use seawall_tests::{
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
-    net::{TcpListener, TcpSocket, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream, lookup_host},
     process::Command,
     sync::Notify,
     task::JoinSet,
@@ -567,6 +570,27 @@ async fn each_start_warns_about_server_certificates_that_are_not_fully_verified(
             assert_eq!(level, expected, "{warning}: {}", process.log());
         }
     }
+}
+
+#[tokio::test]
+async fn the_admin_address_is_bound_at_every_address_of_its_host_name() {
+    let scratch = Scratch::create().unwrap();
+    let toml = "listen.address = \"127.0.0.1:0\"\nadmin.address = \"localhost:0\"\n\
+                deployment.uri = \"mongodb://127.0.0.1:1/\"\n";
+    let process = Process::serve(&scratch.write("seawall.toml", toml).unwrap()).await;
+    let (mut expected, mut bound) = (BTreeSet::new(), BTreeSet::new());
+    for address in lookup_host("localhost:0").await.unwrap() {
+        // Without IPv6, the host cannot bind `[::1]`.
+        if TcpListener::bind(address).await.is_ok() {
+            expected.insert(address.ip());
+        }
+    }
+    for address in process.admin().split(", ") {
+        let (status, body) = seawall::http(address, "GET", "/health/live", "").await;
+        assert_eq!(status, 200, "{address}: {body}");
+        bound.insert(address.parse::<SocketAddr>().unwrap().ip());
+    }
+    assert_eq!(bound, expected);
 }
 
 #[tokio::test]

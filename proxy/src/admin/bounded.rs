@@ -24,12 +24,13 @@ use axum::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinSet,
     time::{Instant, Sleep, sleep},
 };
 
+use super::sockets::Sockets;
 use crate::limits::{EvictablePermit, EvictablePermits, Eviction};
 use seawall_transport::{Sharer, Stream};
 
@@ -81,9 +82,9 @@ impl fmt::Debug for Certificate {
     }
 }
 
-/// A listener with a maximum number of connections.
+/// A listener with a maximum number of connections, which all sockets of an HTTP address share.
 pub(super) struct Bounded {
-    listener: TcpListener,
+    listener: Sockets,
     permits: Arc<EvictablePermits>,
     sockets: Arc<Semaphore>,
     unread: Arc<Semaphore>,
@@ -93,7 +94,7 @@ pub(super) struct Bounded {
 
 impl Bounded {
     /// Creates the listener. Without a `handshake`, callers connect without TLS.
-    pub(super) fn new(listener: TcpListener, handshake: Option<Handshake>) -> Self {
+    pub(super) fn new(listener: Sockets, handshake: Option<Handshake>) -> Self {
         Self {
             listener,
             permits: EvictablePermits::new(MAX_CONNECTIONS),
@@ -122,14 +123,13 @@ struct ConnectionPermits {
 /// address with the most connections. If no address has at least two connections more than the
 /// address of the new connection, closes the new connection instead.
 async fn accept(
-    listener: &mut TcpListener,
+    listener: &mut Sockets,
     permits: &Arc<EvictablePermits>,
     sockets: &Arc<Semaphore>,
     unread: &Arc<Semaphore>,
 ) -> (TcpStream, SocketAddr, ConnectionPermits) {
     loop {
         let socket = Arc::clone(sockets).acquire_owned().await;
-        // `axum` repeats a failed accept, for example when descriptors ran out.
         let (stream, address) = Listener::accept(listener).await;
         let eviction = Eviction::default();
         let sharer = Sharer::at(Some(address.ip()));
@@ -385,7 +385,8 @@ mod tests {
     use crate::admin::RELOAD_WAIT_LIMIT;
 
     async fn listener() -> (Bounded, SocketAddr) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let bound = Sockets::bind("127.0.0.1:0", "admin.address").await;
+        let listener = bound.unwrap();
         let address = listener.local_addr().unwrap();
         (Bounded::new(listener, None), address)
     }

@@ -12,6 +12,7 @@ mod insight;
 mod json;
 mod profile;
 mod sessions;
+mod sockets;
 #[cfg(test)]
 mod tests;
 
@@ -38,15 +39,17 @@ use axum::{
 use bson::{RawDocumentBuf, cstr};
 use serde::{Deserialize, Serialize};
 use tokio::{
-    net::TcpListener,
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
-pub(crate) use self::bounded::{Admitted, Certificate, Handshake};
 use self::bounded::{Bounded, Caller};
+pub(crate) use self::{
+    bounded::{Admitted, Certificate, Handshake},
+    sockets::Sockets,
+};
 pub use self::{
     dashboard::Live,
     fleet::Fleet,
@@ -205,7 +208,7 @@ impl fmt::Debug for AdminState {
 /// # Errors
 /// If the listener fails permanently.
 pub(crate) async fn serve(
-    listener: TcpListener,
+    sockets: Sockets,
     handshake: Handshake,
     state: Arc<AdminState>,
     stop: CancellationToken,
@@ -213,7 +216,7 @@ pub(crate) async fn serve(
     let ticks = dashboard::run(Arc::clone(&state), stop.clone());
     let merged = fleet::run(Arc::clone(&state), stop.clone());
     let service = router(state).into_make_service_with_connect_info::<Caller>();
-    let serving = axum::serve(Bounded::new(listener, Some(handshake)), service)
+    let serving = axum::serve(Bounded::new(sockets, Some(handshake)), service)
         .with_graceful_shutdown(stop.cancelled_owned())
         .into_future();
     let (served, (), ()) = futures_util::future::join3(serving, ticks, merged).await;
@@ -225,11 +228,11 @@ pub(crate) async fn serve(
 /// # Errors
 /// If the listener fails permanently.
 pub(crate) async fn serve_metrics(
-    listener: TcpListener,
+    sockets: Sockets,
     state: Arc<AdminState>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    axum::serve(Bounded::new(listener, None), metrics_router(state))
+    axum::serve(Bounded::new(sockets, None), metrics_router(state))
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
 }

@@ -1,29 +1,21 @@
-//! The HTTP addresses: binds and serves them. An address cannot be bound if it is in use, or if
-//! this host does not have it. If this happens at the start, Seawall serves clients without this
-//! address, and tries to bind it again every second.
+//! The HTTP addresses: binds and serves them. If an address cannot be bound at the start because it
+//! is in use, or because this host does not have it, Seawall serves clients without this address,
+//! and tries to bind it again every second.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use seawall_config as config;
-use tokio::{
-    net::{TcpListener, TcpStream},
-    runtime::Handle,
-    sync::watch,
-    time::{sleep, timeout},
-};
+use tokio::{net::TcpStream, runtime::Handle, sync::watch, time::timeout};
 use tokio_rustls::TlsStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::StartError;
 use crate::{
-    admin::{self, AdminState, Admitted, Certificate, Handshake},
+    admin::{self, AdminState, Admitted, Certificate, Handshake, Sockets},
     client::Shared,
     listener::{ClientTls, FailedHandshake, HandshakeLog, TLS_LIMIT, certificates_of},
 };
 use seawall_transport::{Sharer, Stream, subject};
-
-/// Time between two attempts to bind an address that could not be bound at the start.
-const BIND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The endpoints that an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,39 +47,30 @@ pub(super) struct Http<'a> {
 }
 
 impl Http<'_> {
-    /// Binds an address and starts to serve it. Returns the bound address; `None` if the address is
-    /// off, or if it will be bound later because [`is_taken`] is true for the error.
+    /// Binds an address and starts to serve it. Returns the bound addresses: several if the host
+    /// name resolves to several addresses, none if the address is off or will be bound later.
     ///
     /// # Errors
-    /// If the address cannot be bound for another reason.
+    /// See [`Sockets::bind`].
     pub(super) async fn serve(
         &self,
         address: &config::AdminAddress,
         content: Content,
-    ) -> Result<Option<String>, StartError> {
+    ) -> Result<Vec<String>, StartError> {
         let config::AdminAddress::Tcp(address) = address else {
-            return Ok(None);
+            return Ok(Vec::new());
         };
         let wanted = address.clone();
-        let bound = self.runtime.spawn(TcpListener::bind(wanted)).await;
+        let binding = async move { Sockets::bind(&wanted, content.key()).await };
+        let bound = self.runtime.spawn(binding).await;
         let bound = bound.unwrap_or_else(|error| Err(io::Error::other(error)));
-        let listener = match bound {
-            Ok(listener) => Some(listener),
-            Err(error) if is_taken(&error) => {
-                tracing::error!(%error, address, key = content.key(), "could not bind the HTTP address; clients are served, and binding is tried again every second");
-                None
-            }
-            Err(source) => {
-                return Err(StartError::Bind {
-                    address: address.clone(),
-                    source,
-                });
-            }
-        };
-        let local = listener.as_ref().map(TcpListener::local_addr);
-        let local = local.and_then(Result::ok).map(|local| local.to_string());
+        let sockets = bound.map_err(|source| StartError::Bind {
+            address: address.clone(),
+            source,
+        })?;
+        let local = sockets.local_addresses();
         let serving = run(
-            (address.clone(), listener),
+            (address.clone(), sockets),
             content,
             Arc::clone(&self.handshake),
             Arc::clone(&self.state),
@@ -98,33 +81,17 @@ impl Http<'_> {
     }
 }
 
-/// True if the address is in use or this host does not have it, so that it can perhaps be bound
-/// later.
-fn is_taken(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
-    )
-}
-
-/// Serves an address until `stop` is cancelled. Binds it first if there is no listener yet.
+/// Serves an address until `stop` is cancelled.
 async fn run(
-    (address, listener): (String, Option<TcpListener>),
+    (address, sockets): (String, Sockets),
     content: Content,
     handshake: Handshake,
     state: Arc<AdminState>,
     stop: CancellationToken,
 ) {
-    let listener = match listener {
-        Some(listener) => listener,
-        None => match stop.run_until_cancelled(bind_later(&address)).await {
-            Some(listener) => listener,
-            None => return,
-        },
-    };
     let served = match content {
-        Content::All => admin::serve(listener, handshake, state, stop).await,
-        Content::Metrics => admin::serve_metrics(listener, state, stop).await,
+        Content::All => admin::serve(sockets, handshake, state, stop).await,
+        Content::Metrics => admin::serve_metrics(sockets, state, stop).await,
     };
     if let Err(error) = served {
         tracing::error!(%error, address, key = content.key(), "HTTP listener failed");
@@ -187,16 +154,4 @@ async fn handshake(
         stream,
         certificate,
     })
-}
-
-async fn bind_later(address: &str) -> TcpListener {
-    loop {
-        sleep(BIND_INTERVAL).await;
-        // Do not log this failure: the first failure was logged, and further failures usually have
-        // the same cause.
-        if let Ok(listener) = TcpListener::bind(address).await {
-            tracing::info!(address, "HTTP address bound");
-            return listener;
-        }
-    }
 }

@@ -93,8 +93,8 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     let settings = &loaded.settings.admin;
     tracing::info!(
         clients = app.client_addresses().join(", "),
-        admin = bound(app.admin_address(), &settings.address),
-        metrics = bound(app.metrics_address(), &settings.metrics_address),
+        admin = bound(app.admin_addresses(), &settings.address),
+        metrics = bound(app.metrics_addresses(), &settings.metrics_address),
         "serving"
     );
     notify_ready();
@@ -103,14 +103,15 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     Box::pin(serve_until_signal(&app, signals, reloader)).await
 }
 
-/// The bound HTTP address as text; `off` if none is configured. If the configured address is not
-/// bound, the text is `not bound`. An earlier log line has the reason: another process uses the
-/// address, or this host does not have it.
-fn bound<'a>(bound: Option<&'a str>, configured: &AdminAddress) -> &'a str {
-    bound.unwrap_or(match configured {
-        AdminAddress::Tcp(_) => "not bound",
-        AdminAddress::Off => "off",
-    })
+/// The bound addresses of a configured HTTP address as text; `off` if none is configured. If none
+/// of them is bound, the text is `not bound`. An earlier log line has the reason: another process
+/// uses the address, or this host does not have it.
+fn bound(bound: &[String], configured: &AdminAddress) -> String {
+    match configured {
+        AdminAddress::Off => "off".to_owned(),
+        AdminAddress::Tcp(_) if bound.is_empty() => "not bound".to_owned(),
+        AdminAddress::Tcp(_) => bound.join(", "),
+    }
 }
 
 /// The signals to which Seawall reacts.
