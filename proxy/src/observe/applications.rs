@@ -16,7 +16,8 @@ pub struct ApplicationCounts {
     named: Vec<(Arc<str>, u64)>,
     /// Number of operations of clients without an application name.
     unnamed: u64,
-    /// Number of operations of all other applications.
+    /// Number of operations that are not counted separately: those of other applications, and
+    /// those that were counted before their application got a separate count.
     other: u64,
 }
 
@@ -64,7 +65,7 @@ impl ApplicationCounts {
     }
 
     /// The applications and their counts, the most frequent first. The name is empty for clients
-    /// without an application name. If some applications are not counted separately, the last entry
+    /// without an application name. If some operations are not counted separately, the last entry
     /// counts all of these, and its name is `None`.
     pub(crate) fn ranked(&self) -> Vec<(Option<&str>, u64)> {
         let named = self

@@ -125,7 +125,7 @@ metrics! {
     ClientsGoneTotal: Counter = "seawall_clients_gone_total", "Clients that left during an operation or a handshake.";
     /// Replies whose client left before it had the whole reply, by `result`: `kept` if Seawall read
     /// the reply to its end and kept the server connection, else `closed`.
-    AbandonedRepliesTotal: Counter = "seawall_abandoned_replies_total", "Replies that Seawall read after the client had left.";
+    AbandonedRepliesTotal: Counter = "seawall_abandoned_replies_total", "Replies whose client left before it had the whole reply.";
     /// Reads that Seawall killed at a server because the client had left.
     ServerOperationsEndedTotal: Counter = "seawall_server_operations_ended_total", "Reads that Seawall killed at a server because the client had left.";
     /// Client connections that ended, by `stage` and `how`.
@@ -182,9 +182,9 @@ metrics! {
     HistoryDroppedTotal: Counter = "seawall_history_dropped_total", "Steps of the history dropped early because their memory limit was reached.";
     /// Failed writes of the history file.
     HistoryWriteFailuresTotal: Counter = "seawall_history_write_failures_total", "Failed writes of the history file.";
-    /// Operations counted in the row of another shape, because the two shapes have the same hash.
-    /// Seawall finds them by comparing the text of the shape with the text in the row.
-    FingerprintMismatchTotal: Counter = "seawall_fingerprint_mismatch_total", "Operations whose shape has a different text than its row, because two shapes have the same hash.";
+    /// How often the text of a command's shape differed from the text of the row that counts the
+    /// command. Seawall compares the texts for one operation in 65,536.
+    FingerprintMismatchTotal: Counter = "seawall_fingerprint_mismatch_total", "How often the text of a shape differed from the text of its row. Seawall compares the texts for one operation in 65,536.";
     /// Expiry time of a certificate or revocation list, in seconds since the epoch, by `file`,
     /// `kind`, `subject` and `serial`. For a revocation list, `serial` is empty.
     CertificateExpiryTimestampSeconds: Gauge = "seawall_certificate_expiry_timestamp_seconds", "When a certificate or revocation list expires, in seconds since the epoch.";
@@ -200,7 +200,7 @@ metrics! {
     CaptureOperationsTotal: Counter = "seawall_capture_operations_total", "Operations recorded in captures.";
     /// Operations that were not recorded although their client was captured, and replies that were
     /// recorded without their message, by `reason`.
-    CaptureOmittedTotal: Counter = "seawall_capture_omitted_total", "Operations of captured clients, or whole replies, that were not recorded, by reason.";
+    CaptureOmittedTotal: Counter = "seawall_capture_omitted_total", "Operations of captured clients that were not recorded, and replies that were recorded without their message, by reason.";
     /// Captures that have ended, by `reason`.
     CaptureEndedTotal: Counter = "seawall_capture_ended_total", "Captures that have ended, by reason.";
     /// Bytes written to captures, after compression.

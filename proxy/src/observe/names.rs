@@ -2,9 +2,9 @@
 //! if there are many different names below a prefix of a field path, these names are data. The
 //! fingerprint version `fp1` calls this rule R5.
 //!
-//! Only commands with a new shape are examined. Once more than 64 names were seen below a prefix,
-//! all names below that prefix count as data. Commands that differ only in such names then have the
-//! same shape.
+//! Only commands whose row is not in the recorder's cache are examined, for example commands with a
+//! new shape. Once more than 64 names were seen below a prefix, all names below that prefix count
+//! as data. Commands that differ only in such names then have the same shape.
 //!
 //! The number of prefixes is limited, and users share it. So a user that invents prefixes does not
 //! prevent Seawall from learning the prefixes of other users.
@@ -129,9 +129,9 @@ impl NameState {
         names.len() > MAX_NAMES
     }
 
-    /// Drops watched prefixes of the user with the most watched prefixes. These are the prefixes
-    /// with only one name, because most prefixes have only one, or else all prefixes of this user.
-    /// A dropped prefix can still be learned later.
+    /// Drops watched prefixes of the user with the most watched prefixes: those with only one name,
+    /// because most prefixes have only one. If this user has no such prefix, drops all watched
+    /// prefixes of this user. A dropped prefix can still be learned later.
     fn drop_watched(&mut self) {
         let users = self.users.iter();
         let Some((&greediest, _)) = users.max_by_key(|(_, own)| own.watched) else {

@@ -264,7 +264,7 @@ impl<'a> Observation<'a> {
 }
 
 impl Recorder {
-    /// Begins the observation of an operation that a server will run, if its user is not known.
+    /// Begins the observation of an operation that a server will run and whose user is not known.
     /// `now` is when the last byte of its command was read.
     pub fn begin(
         &self,

@@ -128,7 +128,8 @@ fn has_ended(error: &io::Error) -> bool {
 
 /// Reads the thread with this folder.
 ///
-/// Source: `/proc/PID/task/TID/schedstat`, proc(5): time on the CPU in nanoseconds comes first.
+/// Source: `/proc/<pid>/schedstat` in the file `Documentation/scheduler/sched-stats.rst` of the
+/// Linux kernel: the time on the CPU comes first, in nanoseconds.
 fn read_thread(folder: &Path) -> io::Result<Thread> {
     let read = |file: &str| fs::read_to_string(folder.join(file));
     let (name, schedule) = (read("comm")?, read("schedstat")?);

@@ -48,9 +48,9 @@ pub struct Recorder {
     /// The directory that counts the connected clients.
     pub(super) clients: Arc<ClientDirectory>,
     pub(super) registry: Mutex<Registry>,
-    /// A number that rises when rows are evicted, field names are learned (see [`LearnedNames`]) or
-    /// the limits of rows change. A shard whose cached look-ups are from an earlier generation
-    /// discards them.
+    /// A number that rises when rows are evicted or reserved, when field names are learned (see
+    /// [`LearnedNames`]), and when the settings of shapes change. A shard whose cached look-ups are
+    /// from an earlier generation discards them.
     pub(super) generation: AtomicU64,
     pub(super) names: NameTable,
     pub(super) servers: Mutex<Vec<Arc<str>>>,

@@ -43,7 +43,7 @@ const FINE_PER_COARSE: u32 = 64;
 
 /// Maximum length of a database name and a collection name together, in bytes. This maximum limits
 /// the memory for names. Longer namespaces cannot exist on a server; their operations are counted
-/// in the `other` row.
+/// in the `other` row of their command.
 ///
 /// Source: MongoDB's limit of 255 bytes for a namespace, with the dot.
 const MAX_NAME_BYTES: usize = 254;
@@ -52,7 +52,8 @@ const MAX_NAME_BYTES: usize = 254;
 /// namespace alone cannot fill the table with them.
 const COARSE_PER_NAMESPACE: u32 = 512;
 
-/// At most one row in ten is coarse, because coarse rows are never evicted.
+/// Coarse rows are added only while there are fewer of them than one tenth of the maximum number of
+/// shape rows, because coarse rows are never evicted.
 const COARSE_SHARE: usize = 10;
 
 /// Maximum number of new shapes of one namespace that get a row within one second. So shapes that
@@ -223,8 +224,8 @@ impl Registry {
     }
 
     /// Changes the limits. If the limit of shape rows falls, evicts the rows of the shapes whose
-    /// operations took the least time, until the limit is met. If the limit of namespace rows
-    /// falls, keeps all existing namespace rows.
+    /// operations took the least time, until the limit is met. Rows of groups of shapes are kept.
+    /// If the limit of namespace rows falls, keeps all existing namespace rows.
     pub(super) fn set_max(&mut self, max_shapes: usize, max_namespaces: usize, now: SystemTime) {
         (self.max_shapes, self.max_namespaces) = (max_shapes, max_namespaces);
         self.evict_excess(now);
@@ -359,8 +360,8 @@ impl Registry {
     }
 
     /// Evicts the fine rows with the smallest weights until the number of rows is at most the
-    /// maximum. An evicted shape is then counted in the row of its coarse shape or in an `other`
-    /// row. If this adds a coarse row, more than one eviction may be needed.
+    /// maximum, or no fine row is left. An evicted shape is then counted in the row of its coarse
+    /// shape or in an `other` row. If this adds a coarse row, more than one eviction may be needed.
     fn evict_excess(&mut self, now: SystemTime) {
         if self.taken() <= self.max_shapes {
             return;

@@ -28,9 +28,9 @@ use super::{
 /// share the series `other`. So a scrape stays small.
 const EXPORTED_SHAPES: usize = 200;
 
-/// A shape loses its series when its rank by weight exceeds this number. The number is larger than
-/// `EXPORTED_SHAPES`, so that series do not often stop and start again. It is also the maximum
-/// number of shapes that have their own series at the same time.
+/// A shape's own series is no longer updated when the shape's rank by weight exceeds this number.
+/// The number is larger than `EXPORTED_SHAPES`, so that series do not often stop and start again.
+/// It is also the maximum number of shapes whose own series are updated at the same time.
 pub(super) const KEPT_RANK: usize = 250;
 
 /// A series is removed after this time without an update.

@@ -8,8 +8,8 @@ use seawall_shape::ShapeId;
 /// Maximum number of shapes in the sketch. It bounds memory.
 const ENTRIES: usize = 1_024;
 
-/// A Space-Saving sketch with weights. An entry's weight is never less than the true weight of the
-/// shape, and exceeds it by at most `error`.
+/// A Space-Saving sketch with weights. The true weight of a shape is at least the weight of its
+/// entry minus the `error` of its entry.
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
     entries: HashMap<ShapeId, Entry>,

@@ -55,7 +55,7 @@ pub struct Entry<'a> {
     pub request_bytes: u64,
     /// Size of the replies in bytes.
     pub reply_bytes: u64,
-    /// Number of documents in the replies.
+    /// Number of documents that the operation returned, wrote or counted.
     pub documents: u64,
     /// The server to which the operation was sent last; `None` if it was sent to no server.
     pub server: Option<&'a str>,
@@ -66,7 +66,7 @@ pub struct Entry<'a> {
     /// The client's application; `None` if it is not known.
     pub application: Option<&'a str>,
     /// The command with its values; `None` if the line must have no values. The line contains the
-    /// values only if the setting `redact` is off and the command has no secrets.
+    /// values only if the setting `redact` is off and `command_may_be_shown` is true.
     pub values: Option<CommandBytes<'a>>,
     /// True if the command was streamed: `values` then has only its first part.
     pub is_streamed: bool,
