@@ -50,7 +50,8 @@ fn checked(new: &NewAnnotation, now: SystemTime) -> Result<seawall_insight::Anno
         return Err(bad_request("kind must be deploy".to_owned()));
     }
     if new.text.trim().is_empty() || new.text.len() > MAX_ANNOTATION_BYTES {
-        let wrong = format!("text must have 1 to {MAX_ANNOTATION_BYTES} bytes");
+        let wrong =
+            format!("text must have 1 to {MAX_ANNOTATION_BYTES} bytes, and not only white space");
         return Err(bad_request(wrong));
     }
     let at = match new.at {

@@ -327,7 +327,8 @@ async fn respond_for_all(
             bytes: body.to_vec(),
             _memory: None,
         })),
-        // This instance does not have the requested shape or history, but a peer may have it.
+        // This instance does not have the requested shape or namespace, or its history is off. A
+        // peer may still have the figures.
         StatusCode::NOT_FOUND if body.starts_with(NO_SUCH.as_bytes()) => Ok(None),
         StatusCode::NOT_FOUND => Err(String::from_utf8_lossy(&body).trim().to_owned()),
         _ => return (head, body).into_response(),
@@ -336,7 +337,7 @@ async fn respond_for_all(
     replies.extend(fleet.ask(&path).await);
     match fleet.merge(state, endpoint, replies).await {
         Ok(Some(merged)) => ([(header::CONTENT_TYPE, "application/json")], merged).into_response(),
-        // No instance has the requested shape or history.
+        // No instance has figures that can be merged, so the caller gets this instance's response.
         Ok(None) => (head, body).into_response(),
         Err(refused) => refused.into_response(),
     }

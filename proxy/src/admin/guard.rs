@@ -103,7 +103,7 @@ impl IntoResponse for Refusal {
             ),
             Self::Host => (
                 StatusCode::FORBIDDEN,
-                "host not allowed: use an IP address or localhost, set admin.allowed_hosts, or use a token\n",
+                "host not allowed: use an IP address or localhost, set admin.allowed_hosts, or set admin.token_file and use a token\n",
             ),
             Self::Origin => (
                 StatusCode::FORBIDDEN,

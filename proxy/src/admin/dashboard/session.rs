@@ -27,8 +27,8 @@ pub(super) struct Login {
     token: String,
 }
 
-/// Begins a session. If no tokens are configured, no session is needed, and the reply has no
-/// content.
+/// Begins a session. If no tokens are configured, no session is needed, and the reply sets no
+/// cookie.
 pub(super) async fn begin(
     State(state): State<Arc<AdminState>>,
     parts: Parts,
@@ -58,7 +58,8 @@ pub(super) async fn begin(
     with_cookie(&parts, &id, LIFETIME.as_secs())
 }
 
-/// Middleware that logs refused logins, for any reason. At most one a minute is logged.
+/// Middleware that logs a login that is refused with the status 401 or 403. At most one a minute is
+/// logged.
 pub(super) async fn log_refused_login(
     State(state): State<Arc<AdminState>>,
     request: Request,

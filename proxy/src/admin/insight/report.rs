@@ -1,4 +1,4 @@
-//! The report on a period: one document with the figures of all other endpoints.
+//! The report on a period: one document with the figures of several other endpoints.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,8 +22,8 @@ use seawall_stats::{Against, Label, Period, float};
 /// Time for which the history keeps steps of one second.
 const FINE_STEP_RETENTION: Duration = Duration::from_secs(600);
 
-/// Maximum number of shapes in a report. It covers every shape in the history if the history has
-/// its default settings.
+/// Maximum number of shapes in a report. The member `other` of the report has the sums of all
+/// further shapes.
 pub(in crate::admin) const REPORTED_SHAPES: usize = 200;
 
 pub(in crate::admin) async fn report(
