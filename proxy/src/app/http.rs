@@ -20,7 +20,7 @@ use seawall_transport::{Sharer, Stream, subject};
 /// The endpoints that an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// The API, metrics and health checks.
+    /// The API, the dashboard, metrics and health checks.
     All,
     /// Metrics and health checks.
     Metrics,

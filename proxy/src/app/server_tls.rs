@@ -218,7 +218,7 @@ impl ServerTlsFiles {
             tracing::warn!(
                 directory,
                 trusted,
-                "Seawall trusts only authorities in a file, not those in the directory"
+                "Seawall does not read the directory of certificate authorities"
             );
         }
     }
@@ -490,8 +490,8 @@ impl App {
         ))
     }
 
-    /// Tries to log in at the primary or at a router. Returns the error if the server refuses the
-    /// login.
+    /// Tries to log in at the primary, a router or the standalone server. Returns the error if the
+    /// server refuses the login.
     async fn refused_login(
         &self,
         connector: &Connector,

@@ -355,7 +355,7 @@ fn seconds_left(expiry: &CertificateExpiry) -> i64 {
     expiry.not_after.saturating_sub(now)
 }
 
-/// Number of whole days in this number of seconds.
+/// Number of days in this number of seconds, rounded down; negative for a negative number.
 fn days(seconds: i64) -> i64 {
     seconds.div_euclid(SECONDS_PER_DAY)
 }
