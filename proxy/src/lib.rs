@@ -11,7 +11,7 @@
 //! | [`cli`] | the subcommands, for example serve, check, load and report |
 //! | [`app`] | the composition root: builds and connects all parts, runs, drains |
 //! | [`listener`] | accepts client connections: TCP, Unix sockets, TLS |
-//! | [`admin`] | metrics, health checks and the JSON API over HTTP |
+//! | [`admin`] | metrics, health checks, the JSON API and the dashboard over HTTP |
 //! | [`client`] | one client connection: handshake, login, operations |
 //! | [`topology`] | the deployment's description; server selection |
 //! | [`pool`] | the connections to one server, with one pool per user |

@@ -1,5 +1,5 @@
-//! `seawall check`: validates everything that a start validates, but does not bind the listen
-//! addresses.
+//! `seawall check`: validates the configuration, the connection string and the TLS files as a start
+//! does. It binds no address, and opens neither the history nor the slow log.
 
 use std::time::Duration;
 

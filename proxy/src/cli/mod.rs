@@ -56,8 +56,8 @@ enum Command {
     Health(control::Health),
     /// Capture the traffic of clients of a running proxy, to replay it later.
     Capture(capture::Arguments),
-    /// Put an endpoint under load: a storm, a steady load or a replay of captured traffic. Convert
-    /// captures, and copy redacted collections.
+    /// Put an endpoint under load: a storm, a steady load or a replay of captured traffic. Also
+    /// convert captures, and copy collections with pseudonyms instead of values.
     #[command(subcommand)]
     Load(load::Load),
     /// Watch a running proxy in the terminal.

@@ -30,8 +30,8 @@ pub(super) struct Redact {
 enum Keeps {
     /// Type, length and equality; for captures that are shared.
     Equality,
-    /// Also the order of numbers and dates, and equal prefixes of strings stay equal; for captures
-    /// that are replayed.
+    /// Also the order of numbers and dates, and equal prefixes of strings; for captures that are
+    /// replayed.
     Ordered,
 }
 

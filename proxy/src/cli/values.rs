@@ -68,7 +68,7 @@ pub(super) fn check_descriptors(clients: usize) -> Result<(), String> {
         .saturating_add(OTHER_DESCRIPTORS);
     match raise_descriptor_limit() {
         Some(allowed) if allowed < needed => Err(format!(
-            "{clients} clients need {needed} file descriptors, but only {allowed} are allowed (ulimit -n)"
+            "{clients} connections need {needed} file descriptors, but only {allowed} are allowed (ulimit -n)"
         )),
         _ => Ok(()),
     }

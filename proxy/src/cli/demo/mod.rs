@@ -1,7 +1,7 @@
 //! `seawall demo`: demonstrates Seawall on a machine without any server installed.
 //!
 //! ```text
-//!  find or fetch a mongod ─► start it, two users ─► Seawall in front of it, all defaults
+//!  find or fetch a mongod ─► start it, two users ─► Seawall in front of it, with defaults
 //!         ─► traffic of the official driver ─► a burst of short connections ─► report
 //!         ─► light traffic until Ctrl-C
 //! ```
@@ -89,7 +89,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     // The future has been dropped, so the mongod is stopped and its data is removed.
     match result {
         Ok(exit) => {
-            say("\nStopped. The mongod of this demonstration and its data have been removed.");
+            say("\nStopped. The mongod of this demonstration has ended, and its data is removed.");
             exit
         }
         Err(failure) => complain(&with_causes(&failure), failure.exit()),
@@ -176,7 +176,7 @@ async fn start_seawall(deployment: &Deployment) -> Result<App, Failure> {
         return Err(Failure::NotSeen(SEEN_LIMIT));
     }
     say(&format!(
-        "Seawall listens on {}; its only setting is the address of the mongod.",
+        "Seawall listens on {}; all its settings except addresses have their default values.",
         address_of(&app)
     ));
     Ok(app)

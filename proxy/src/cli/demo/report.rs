@@ -196,7 +196,7 @@ pub(super) fn where_to_look(app: &App, deployment: &Deployment) -> Vec<String> {
             address_of(app)
         ),
         format!("  password    {}", deployment.password()),
-        "\nCtrl-C ends the demonstration and removes its mongod and data.".to_owned(),
+        "\nCtrl-C ends the demonstration, stops its mongod and removes the data.".to_owned(),
     ]
 }
 
