@@ -112,7 +112,7 @@ enum Replies {
 enum Redact {
     /// Type, length and equality.
     Equality,
-    /// Also the order of numbers and dates, and equal prefixes of strings stay equal; needs
+    /// Also the order of numbers and dates, and equal prefixes of strings; needs
     /// `capture.redact_key_file`.
     Ordered,
 }
