@@ -87,8 +87,8 @@ impl<'a> ElementKind<'a> {
         })
     }
 
-    /// The value as an integer; `None` if it is not a number, or if it is a double with a fraction
-    /// or with an absolute value over 2^53.
+    /// The value as an integer; `None` if it is neither an integer nor a double, or if it is a
+    /// double with a fraction or with an absolute value over 2^53.
     pub fn as_i64(&self) -> Option<i64> {
         match *self {
             Self::Int32(value) => Some(i64::from(value)),
