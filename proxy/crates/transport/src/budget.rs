@@ -3,9 +3,10 @@
 //! user or the Unix socket.
 //!
 //! A message with charged bytes is a holder. A message is charged for the bytes that have arrived,
-//! not for the length in its header, so a large length alone costs nothing. The messages of one
-//! address may hold at most eight times the free memory, so that other addresses can get memory. A
-//! message that gets no memory waits before its next read. Two rules prevent a deadlock:
+//! not for the length in its header, so a large length alone costs nothing. While the messages of
+//! one address hold eight times the free memory or more, this address gets no further memory, so
+//! that other addresses can get memory. A message that gets no memory waits before its next read.
+//! Two rules prevent a deadlock:
 //!
 //! - One message at a time may also use a reserve beside the budget, so that it can finish. Seawall
 //!   selects this message from the waiting messages of the address that holds the least memory: the
@@ -505,7 +506,7 @@ impl MemoryBudget {
         share
     }
 
-    /// Returns a share of `bytes` bytes, if they are free now.
+    /// Returns a share of `bytes` bytes, if they are free now and `sharer` may get more memory.
     pub fn try_reserve(&self, sharer: Sharer, bytes: usize) -> Option<MemoryShare> {
         let mut share = self.open(sharer);
         share.grow_if_free(bytes).then_some(share)
@@ -577,13 +578,14 @@ impl MemoryShare {
         }
     }
 
-    /// Grows to `bytes` bytes in total, if they are free now and no message waits for memory.
-    /// Returns false if the share has not grown.
+    /// Grows to `bytes` bytes in total, if they are free now, the [`Sharer`] may get more memory,
+    /// and no message waits for memory. Returns false if the share has not grown.
     pub fn try_grow(&mut self, bytes: usize) -> bool {
         !self.budget.is_short() && self.grow_if_free(bytes)
     }
 
-    /// Grows to `bytes` bytes in total, if they are free now, even while messages wait for memory.
+    /// Grows to `bytes` bytes in total, if they are free now and the [`Sharer`] may get more
+    /// memory, even while messages wait for memory.
     fn grow_if_free(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         let mut inner = self.budget.shared.inner.lock();

@@ -54,8 +54,8 @@ impl Pem<'_> {
         self.has_encrypted_key() || self.content.contains(TRADITIONAL)
     }
 
-    /// Returns the content of the file with the encrypted keys (PKCS#8, RFC 5958) decrypted.
-    /// Without an encrypted key, the content is unchanged.
+    /// Returns the content of the file, followed by the decrypted form of each encrypted key
+    /// (PKCS#8, RFC 5958). Without an encrypted key, the content is unchanged.
     ///
     /// # Errors
     /// [`PemError::NotDecrypted`], for example with a wrong password.

@@ -1,8 +1,8 @@
 //! Byte streams to clients and servers, and the messages that are read from them.
 //!
-//! [`MessageReader`] reads messages from a [`Stream`]. The memory for these messages comes from the
-//! [`MemoryBudget`] that all clients share. [`connection`] makes a connection to a server ready for
-//! use. This crate does not know what a message means, and keeps no pools.
+//! [`MessageReader`] reads messages from a [`Stream`]. Large and incomplete messages are charged to
+//! the [`MemoryBudget`] that all clients share. [`connection`] makes a connection to a server ready
+//! for use. This crate does not know what a message means, and keeps no pools.
 
 pub mod connection;
 

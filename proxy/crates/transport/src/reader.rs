@@ -110,8 +110,9 @@ pub enum ReadError {
     /// too long for memory.
     #[error("the rest of a message arrived too slowly or not at all")]
     Stalled,
-    /// The sender was too slow while other messages waited for memory.
-    #[error("the sender was too slow while memory for messages was short")]
+    /// The message was evicted, because other messages needed its memory. Usually its sender was
+    /// silent or too slow.
+    #[error("the message was evicted, because other messages needed its memory")]
     Evicted,
 }
 
@@ -154,8 +155,9 @@ pub enum Polled {
     Message(Message),
     /// The stream ended between two messages.
     End,
-    /// The next message is large, has arrived only in part, or needs memory of the budget. Or the
-    /// rest of the previous message is still unread. The caller must call [`MessageReader::next`].
+    /// The next message is large, has arrived only in part, or needs memory of the budget. Or other
+    /// messages wait for memory, or the rest of the previous message is still unread. The caller
+    /// must call [`MessageReader::next`].
     Unfinished,
 }
 

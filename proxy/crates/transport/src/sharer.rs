@@ -33,8 +33,9 @@ impl Sharer {
 }
 
 /// A [`Sharer`] may get more of a resource only if it holds less than the free amount multiplied by
-/// this factor. So one sharer gets at most eight ninths of a resource, and at least one
-/// ninth stays free for other sharers.
+/// this factor. So if sharers request one unit at a time, one sharer gets at most eight ninths of
+/// the resource, and at least one ninth stays free for other sharers. A request for several units,
+/// such as many bytes of memory, may exceed this share.
 ///
 /// Source: Choudhury and Hahne, "Dynamic queue length thresholds for shared-memory packet
 /// switches", 1998.

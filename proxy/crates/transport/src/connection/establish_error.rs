@@ -133,8 +133,8 @@ impl EstablishError {
         self.blames_server() && !may_be_login
     }
 
-    /// True if the SCRAM conversation with the server began and did not succeed. False after a
-    /// timeout, because [`Self::TimedOut`] does not show which step took too long.
+    /// True if a login at the server began and did not succeed. False after a timeout, because
+    /// [`Self::TimedOut`] does not show which step took too long.
     pub fn failed_authentication(&self) -> bool {
         match self {
             Self::Scram { .. } => true,
