@@ -48,8 +48,8 @@ pub enum ReadPreferenceError {
     /// `tags` is not an array of documents, or a value in one of these documents is not a string.
     #[error("$readPreference tags must be an array of documents whose values are strings")]
     Tags,
-    /// `maxStalenessSeconds` is not a whole number, or is not -1 or 0 (no limit) but below the
-    /// minimum of 90 seconds.
+    /// `maxStalenessSeconds` is not a whole number, or is below the minimum of 90 seconds. The
+    /// values -1 and 0 are valid: they mean no limit.
     #[error("maxStalenessSeconds must be a number and at least 90")]
     MaxStaleness,
     /// The mode `primary` has a tag set that is not empty, or a maximum staleness.
