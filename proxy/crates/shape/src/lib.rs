@@ -1,12 +1,12 @@
 //! Computes fingerprints of commands. A fingerprint identifies a command without its values.
 //!
 //! A fingerprint consists of an operation, a database, a collection and a *shape*: the command with
-//! every value replaced by `?`. Commands for which the server makes the same query plan have the
-//! same shape, so there are few shapes, and statistics per shape are meaningful. The rules have the
-//! version `fp1`. The order of some parts does not matter to the server: conjuncts of a filter,
-//! sibling operators, branches of an `$or`. These parts are sorted, and duplicates are removed. The
-//! order of sort keys, stages and arguments matters, and is kept. The length of a list of values is
-//! not part of the shape. Field names that are data (ids, dates, array indexes) become `*`.
+//! `?` in place of its values. Commands that differ only in values usually have the same shape, so
+//! there are few shapes, and statistics per shape are meaningful. The rules have the version `fp1`.
+//! The order of some parts does not matter to the server: conjuncts of a filter, sibling operators,
+//! branches of an `$or`. These parts are sorted, and duplicates are removed. The order of sort
+//! keys, stages and arguments matters, and is kept. The length of a list of values is not part of
+//! the shape. Field names that are data (ids, dates, array indexes) become `*`.
 //!
 //! Each command has a fine and a coarse shape. The coarse shape lacks parts that do not select
 //! documents, such as a projection. If an application has too many fine shapes, they are counted
@@ -15,7 +15,8 @@
 //! [`fingerprint`] hashes both shapes in one pass, without heap memory and in bounded time.
 //! [`describe`] returns both shapes as text; callers need the text only once per new hash. Both
 //! functions use the same walk over the command, which builds either hashes or text (the `Form`
-//! trait). So two texts are equal if and only if their hashes are equal.
+//! trait). So two texts, before they are cut to the maximum length, are equal if and only if their
+//! hashes are equal.
 //!
 //! ```text
 //! bytes ─► bson ─► command ─► clause ─► filter, update, pipeline ─► Form ┬► Digest ─► Fingerprint
