@@ -6,7 +6,8 @@
 //! shape is compared with the changes of the *other* shapes. A change is reported only if it is
 //! statistically significant (corrected for the number of shapes), large, and relevant in absolute
 //! terms. A change that all shapes have in common is reported once, with the label
-//! [`Label::Whole`].
+//! [`Label::Whole`]. Two kinds of changes are reported without a test of significance: such common
+//! changes, and new shapes with a high cost.
 //!
 //! Durations are compared by a rank test (see `ranks`), which assumes no distribution and is not
 //! misled by a single stall. The reported ratio compares the medians, not the means. One operation
