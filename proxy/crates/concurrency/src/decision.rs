@@ -124,8 +124,10 @@ impl fmt::Display for Reason {
             Self::RateChanged => "searching again: the rate of completed operations changed",
             Self::Stalled => "the server completes no operations",
             Self::Recovering => "the server completes operations again",
-            Self::NothingInTime => "lowered: almost every operation ends too late",
-            Self::Crowded => "lowered: operations take many times as long as without load",
+            Self::NothingInTime => "almost every operation ends too late",
+            Self::Crowded => {
+                "lowering step by step: operations take many times as long as without load"
+            }
             Self::NotCrowded => "restored: the lower limit reduced throughput",
             Self::Reset => "reset: earlier measurements no longer apply",
         })

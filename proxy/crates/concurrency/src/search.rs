@@ -191,8 +191,7 @@ impl Search {
         }
     }
 
-    /// Records that the limit of a trial was kept, because it has gained this much throughput or
-    /// latency.
+    /// Records that the limit of a trial was kept, because it has gained this much throughput.
     pub(crate) fn record_kept(
         &mut self,
         direction: Direction,
