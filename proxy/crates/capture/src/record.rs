@@ -352,7 +352,8 @@ pub enum EndReason {
     NextPart = 0,
     /// The requested duration has passed.
     Duration = 1,
-    /// An operator stopped the capture.
+    /// An operator stopped the capture. Conversions also write this reason if their input has no
+    /// `End` record: a file of mongod's traffic recorder, or a capture that was cut off.
     Stopped = 2,
     /// The limit of bytes on disk was reached.
     DiskLimit = 3,
