@@ -9,14 +9,15 @@
 //! |---|---|
 //! | `keyed` | the keyed function, and permutations of bytes |
 //! | `number` | numbers of all types, dates, and times of ObjectIds |
-//! | `ordered` | strictly increasing maps, used by `number` |
+//! | `ordered` | maps that keep the order of numbers, used by `number` |
 //! | `text` | strings and regular expressions |
 //! | `rewrite` | messages and documents |
 //! | `records` | the records of a capture |
 //!
 //! Pseudonyms are not encryption. Equal values stay equal, so frequencies stay visible. With
-//! [`Mode::Ordered`] the order of values stays visible too. Booleans, null, infinity and NaN stay
-//! unchanged in both modes. In the ordered mode, zero and timestamps stay unchanged too.
+//! [`Mode::Ordered`], the order of numbers and dates and the equal prefixes of strings stay visible
+//! too. Booleans, null, infinity and NaN stay unchanged in both modes. In the ordered mode, zero
+//! and timestamps stay unchanged too.
 
 mod keyed;
 mod number;

@@ -57,7 +57,7 @@ pub(crate) fn ordered_date(keyed: &Keyed, milliseconds: i64) -> i64 {
 }
 
 /// The pseudonym of an ObjectId in the ordered mode: it keeps the order of the times in ObjectIds.
-/// All times after 2038 share one pseudonym.
+/// All times from 19 January 2038 on (2^31 s after 1970) share one pseudonym.
 pub(crate) fn ordered_object_id(keyed: &Keyed, id: [u8; 12]) -> [u8; 12] {
     let [a, b, c, d, mut rest @ ..] = id;
     let time = [a, b, c, d];
