@@ -29,8 +29,8 @@ const MAX_KILLED: usize = 1_000;
 pub struct Choice {
     /// True if the user chose writes too (`--with-writes`), and not only reads.
     pub with_writes: bool,
-    /// The shapes whose commands are sent; all if empty. The `getMore`s on the cursors of these
-    /// commands, and the ends of their transactions, are sent, too.
+    /// The shapes whose commands are sent; all if empty. The `getMore`s and `killCursors` for the
+    /// cursors of these commands, and the ends of their transactions, are sent too.
     pub only: Vec<ShapeId>,
 }
 

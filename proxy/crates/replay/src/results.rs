@@ -142,8 +142,8 @@ pub struct ShapeResult {
     pub request_bytes: u64,
     /// Total size of the replies, in bytes.
     pub reply_bytes: u64,
-    /// The digest of the returned documents, in hexadecimal; `None` if no digest was requested, if
-    /// the results are not compared, or if a reply had no digest.
+    /// The digest of the returned documents, in hexadecimal. `None` if no digest was requested, if
+    /// the results are not compared, if the documents are events, or if a reply had no digest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// The reason why results of this shape are not compared; `None` if they are compared.
