@@ -248,8 +248,7 @@ impl Show {
     }
 }
 
-/// Creates a client for the admin API. Prints the error if the address or the token file is not
-/// valid.
+/// Creates a client for the admin API. Prints the error if the arguments are not usable.
 fn client_of(admin: &Endpoint) -> Result<AdminClient, Exit> {
     let client = admin.client();
     client.map_err(|error| complain(&error.to_string(), Exit::Usage))

@@ -17,7 +17,8 @@ pub enum Exit {
     Unavailable,
     /// An internal error.
     Internal,
-    /// A run of `seawall load` or a comparison of replays missed an objective.
+    /// A run of `seawall load` or a comparison of replays missed an objective, or a replay stopped
+    /// early.
     Missed,
     /// Interrupted by a signal.
     Interrupted,

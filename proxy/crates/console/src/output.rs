@@ -53,7 +53,9 @@ pub fn write_whole<T, E: From<io::Error>>(
 
 /// Creates a file that only the current user of the operating system can read. `write` gets a
 /// temporary file in the same folder, which gets the name of the file only when it is complete. So
-/// if `write` fails or the process is killed, there is no file with this name.
+/// if `write` fails or the process is killed, there is no file with this name. One exception: on a
+/// file system without hard links, a process that is killed just before the renaming leaves an
+/// empty file.
 ///
 /// # Errors
 /// If a file with this name exists: it is not replaced. Otherwise the error of `write`, or the

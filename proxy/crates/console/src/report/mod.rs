@@ -27,8 +27,8 @@ use crate::{
 use seawall_api::{AdminClient, Report, ReportError, percent_encode};
 use seawall_stats::{Against, TimeError};
 
-/// Maximum number of shapes (commands without their values) in the text format. The JSON format
-/// contains all shapes.
+/// Maximum number of shapes (commands without their values) in the text format. The other formats
+/// contain all shapes of the report.
 const SHOWN_SHAPES: usize = 50;
 
 /// The arguments of `seawall report`.

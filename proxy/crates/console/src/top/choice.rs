@@ -124,7 +124,7 @@ impl Since {
 
     /// The query parameters of a heat map: its period, and the length of a step. The length is a
     /// multiple of the steps in which the proxy keeps the history of such a period. [`Self::All`]
-    /// asks for seven days, the longest period of a request.
+    /// asks for seven days, the maximum of `since`.
     pub(super) fn heat_parameters(self) -> &'static str {
         match self {
             Self::TenSeconds => "since=10s&step=1s",

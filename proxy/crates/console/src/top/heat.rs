@@ -82,8 +82,8 @@ impl Grid {
         let mut width = 1.0;
         while (last / width).floor() - (first / width).floor() >= most_rows {
             // Each row has `width` buckets and begins at a multiple of `width`. So latencies below
-            // and above one second are in two rows, also if the rows are wide. If `rows` is 1, only
-            // the condition below ends the loop.
+            // and above one second are in two rows, even if the rows are wide. If `rows` is 1 and
+            // there are latencies of both kinds, only the condition below ends the loop.
             if width > 2.0 * (last.abs() + first.abs()) {
                 break;
             }

@@ -67,7 +67,8 @@ impl Counted {
         let uptime = self.uptime_seconds - before.uptime_seconds;
         let more = self.operations.checked_sub(before.operations)?;
         // The clock of this machine does not advance while the machine sleeps, but the instance
-        // counts. Both uptimes are rounded down, so at least `uptime - 1` seconds have passed.
+        // continues to count operations. Both uptimes are rounded down, so more than `uptime - 1`
+        // seconds have passed.
         let seconds = self.at.saturating_sub(before.at).as_secs_f64();
         let seconds = seconds.max(uptime - 1.0);
         (uptime >= 0.0 && seconds > 0.0).then(|| float(more) / seconds)
