@@ -125,9 +125,7 @@ impl fmt::Display for Reason {
             Self::Stalled => "the server completes no operations",
             Self::Recovering => "the server completes operations again",
             Self::NothingInTime => "almost every operation ends too late",
-            Self::Crowded => {
-                "lowering step by step: operations take many times as long as without load"
-            }
+            Self::Crowded => "operations take many times as long as without load",
             Self::NotCrowded => "restored: the lower limit reduced throughput",
             Self::Reset => "reset: earlier measurements no longer apply",
         })

@@ -562,7 +562,7 @@ mod tests {
         let expected = [
             "server                 mode  limit  in progress  exempt  waiting",
             "db1.example.net:27017  auto     12            6       1        0",
-            "  last decision: lowered: operations take many times as long as without load",
+            "  last decision: operations take many times as long as without load",
             "db2.example.net:27017  auto      6            6       0        2",
             "  last decision: trying another limit",
         ];
