@@ -339,8 +339,8 @@ mod tests {
         assert_eq!((b.retries, b.awaited_time_ms), (Some(6), Some(2.0)));
         let codes = BTreeMap::from([("13".to_owned(), 2), ("50".to_owned(), 2)]);
         assert_eq!(b.error_codes, Some(codes));
-        // The member `errors` exists only in figures of a period. Both replies have figures since
-        // the start of Seawall, so the merged reply has no member `errors`.
+        // Neither of the replies has the member `errors`, so the merged reply does not have it
+        // either.
         assert_eq!((b.errors, merged.since_seconds), (None, Some(60.0)));
         merged.drop_distributions();
         assert!(!merged.is_mergeable());
