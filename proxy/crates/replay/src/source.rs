@@ -60,7 +60,7 @@ pub enum SourceError {
     /// The directory has no parts, or the file is empty.
     #[error("{0} contains no capture")]
     Empty(String),
-    /// The directory has more parts than [`MAX_PARTS`]. Other files in it do not count.
+    /// The directory has more parts than the maximum number. Other files in it do not count.
     #[error("{directory} has more than {MAX_PARTS} parts of captures")]
     TooManyFiles {
         /// The path of the directory.
