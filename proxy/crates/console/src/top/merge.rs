@@ -17,22 +17,25 @@ pub(super) fn merged(all: Vec<(&str, Responses)>) -> Responses {
             incomparable.push((address, changes));
         }
         if let Some(error) = take(&mut merged, address, responses) {
-            errors.push(with_address(address, &error));
+            errors.push((address, with_address(address, &error)));
         }
     }
     match &mut merged.changes {
         Some(changes) => {
             compare_merged(changes);
-            errors.extend(incomparable.iter().map(|(address, changes)| {
-                let reason = changes.incomparable().unwrap_or_default();
-                format!("{address}: not compared: {reason}")
-            }));
+            for (address, changes) in &incomparable {
+                // Each instance counts once.
+                if errors.iter().all(|(failed, _)| failed != address) {
+                    let reason = changes.incomparable().unwrap_or_default();
+                    errors.push((address, format!("{address}: not compared: {reason}")));
+                }
+            }
         }
         // If no instance could compare its figures with a baseline, the changes of the last
         // instance are shown, because they contain the reason.
         None => merged.changes = incomparable.pop().map(|(_, changes)| changes),
     }
-    merged.error = errors.first().map(|first| {
+    merged.error = errors.first().map(|(_, first)| {
         let failed = errors.len();
         format!("errors at {failed} of {instances} instances; first error: {first}")
     });
@@ -205,5 +208,12 @@ mod tests {
         assert_eq!(of(None, reason), (None, Some(error.to_owned())));
         assert_eq!(of(reason, reason), (reason.map(str::to_owned), None));
         assert_eq!(of(None, None), (None, None));
+        let failed = Responses {
+            error: Some("no reply".to_owned()),
+            ..reply(reason)
+        };
+        let error = merged(vec![("http://a:1", reply(None)), ("http://b:1", failed)]).error;
+        let expected = "errors at 1 of 2 instances; first error: http://b:1: no reply";
+        assert_eq!(error.as_deref(), Some(expected));
     }
 }
