@@ -19,8 +19,9 @@ pub(super) struct Arguments {
     /// Directory or file of a capture, or a file of mongod's traffic recorder; - is standard input.
     source: PathBuf,
     /// Connection string of the target, with the user to log in as, or @FILE for a file that
-    /// contains it. The captured deployment is refused as a target: its servers are recognized by
-    /// their addresses and process ids.
+    /// contains it. It has exactly one host: a server, a router or a Seawall. The captured
+    /// deployment is refused as a target: its servers are recognized by their addresses and process
+    /// ids.
     #[arg(
         long, value_name = "URI", required_unless_present = "dry_run",
         value_parser = connection_string

@@ -76,19 +76,18 @@ pub(crate) struct Received {
     pub digest: u64,
 }
 
-/// Runs the connection with the number `slot`, until the sender of its jobs is dropped.
+/// Runs one connection, until the sender of its jobs is dropped.
 pub(crate) async fn run(
     endpoint: Arc<Endpoint>,
-    slot: usize,
     mut jobs: mpsc::Receiver<Job>,
     done: mpsc::Sender<Done>,
 ) {
     // A failure is ignored here, because the first job connects again and reports its own failure.
-    let mut link = endpoint.connect(slot).await.ok();
+    let mut link = endpoint.connect().await.ok();
     while let Some(job) = jobs.recv().await {
         let mut connected = match link.take() {
             Some(link) => Ok(link),
-            None => endpoint.connect(slot).await,
+            None => endpoint.connect().await,
         };
         let mut caught_up = Vec::new();
         for events in &job.catch_up {

@@ -21,6 +21,11 @@ const REPLIES_KIB: usize = 48 * 1024;
 /// The reason why the target cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
+    /// The target has several addresses.
+    #[error(
+        "a replay uses one address, but the target has {0}: give the address of one server, of one router or of a Seawall"
+    )]
+    SeveralAddresses(usize),
     /// The replay cannot connect to the target, cannot log in, or gets an error for a first command
     /// such as `buildInfo`.
     #[error("cannot use the target {address}: {failure}")]
@@ -78,10 +83,11 @@ impl Endpoint {
         SessionKey::new(random)
     }
 
-    /// Connects and logs in. `number` selects one of the target's addresses.
-    pub(crate) async fn connect(&self, number: usize) -> Result<Link, Failure> {
+    /// Connects and logs in. Uses the first address of the target; [`Self::describe`] refuses a
+    /// target with several addresses.
+    pub(crate) async fn connect(&self) -> Result<Link, Failure> {
         let connecting = async {
-            let mut link = Link::connect(&self.target, number).await?;
+            let mut link = Link::connect(&self.target, 0).await?;
             link.hello().await?;
             if let Some(user) = self.target.user() {
                 link.log_in(user, &self.keys, &self.nonces).await?;
@@ -93,39 +99,30 @@ impl Endpoint {
     }
 
     /// Describes the target, and refuses the captured deployment. If `must_identify` is true, it
-    /// also refuses a target if the server at one of its addresses reports no process id.
+    /// also refuses a target that reports no process id.
+    ///
+    /// It refuses a target with several addresses, too. The clients of a capture share cursors and
+    /// transactions, because a driver may send each command on another connection of its pool. So
+    /// all connections of a replay must lead to one server or router.
     pub(crate) async fn describe(
         &self,
         header: &Header,
         must_identify: bool,
     ) -> Result<Description, EndpointError> {
-        for address in self.target.addresses() {
-            if is_captured_address(address, &header.servers).await {
-                return Err(EndpointError::CapturedDeployment(address.to_string()));
-            }
-        }
         let addresses = self.target.addresses().count();
-        let description = self.examine(0, header, must_identify).await?;
-        for number in 1..addresses {
-            self.examine(number, header, must_identify).await?;
+        if addresses > 1 {
+            return Err(EndpointError::SeveralAddresses(addresses));
         }
-        Ok(description)
-    }
-
-    /// Describes the server at one address of the target, or refuses it for the same reasons as
-    /// [`Self::describe`].
-    async fn examine(
-        &self,
-        number: usize,
-        header: &Header,
-        must_identify: bool,
-    ) -> Result<Description, EndpointError> {
-        let address = self.target.address(number).to_string();
+        let address = self.target.address(0);
+        if is_captured_address(address, &header.servers).await {
+            return Err(EndpointError::CapturedDeployment(address.to_string()));
+        }
+        let address = address.to_string();
         let failed = |failure| EndpointError::Unreachable {
             address: address.clone(),
             failure,
         };
-        let mut link = self.connect(number).await.map_err(failed)?;
+        let mut link = self.connect().await.map_err(failed)?;
         let hello = rawdoc! {"isMaster": 1, "$db": "admin"};
         let reply = link.run(&hello).await.map_err(failed)?;
         let has_retryable_writes =

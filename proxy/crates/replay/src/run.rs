@@ -441,7 +441,7 @@ impl Conductor {
         }
         let (jobs, receiver) = mpsc::channel(1);
         let endpoint = Arc::clone(&self.endpoint);
-        let running = connection::run(endpoint, slot, receiver, self.done.clone());
+        let running = connection::run(endpoint, receiver, self.done.clone());
         self.tasks.spawn(running);
         self.connections
             .insert(slot, Connection { jobs, last: None });
@@ -657,7 +657,7 @@ impl Conductor {
         }
         // If the connection fails, the events stay missing, and the comparison reports them as a
         // difference.
-        let Ok(mut link) = self.endpoint.connect(0).await else {
+        let Ok(mut link) = self.endpoint.connect().await else {
             return;
         };
         for missing in missing {

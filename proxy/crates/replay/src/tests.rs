@@ -620,20 +620,25 @@ async fn a_replay_against_the_captured_deployment_is_refused() {
     assert_eq!(replay(plan(&stub).await, other).await.sent, 0);
 }
 
+/// A command on a cursor, or a statement of a transaction, may come from another client than the
+/// command that opened it. On another server or router, it would fail.
 #[tokio::test]
-async fn every_address_of_the_target_is_compared_with_the_captured_deployment() {
-    let [concealed, stub] = [Conduct::Conceal, Conduct::Serve].map(Stub::start);
-    let (concealed, stub) = (concealed.await, stub.await);
-    let uri = format!("mongodb://{},{}/", concealed.address, stub.address);
-    let mut plan = plan(&stub).await;
-    plan.target = Target::parse(&uri).await.unwrap();
-    plan.writes_to_unidentified = true;
-    let source = source(captured("192.0.2.1:1", &[7; 12]));
-    let refused = run(plan, source, |_| {}, pending()).await;
+async fn a_target_with_several_addresses_is_refused() {
+    let [first, second] = [Conduct::Serve; 2].map(Stub::start);
+    let (first, second) = (first.await, second.await);
+    let uri = format!("mongodb://{},{}/", first.address, second.address);
+    let plan = Replay {
+        target: Target::parse(&uri).await.unwrap(),
+        ..plan(&first).await
+    };
+    let refused = run(plan, source(mixed()), |_| {}, pending()).await;
     assert!(
-        matches!(&refused, Err(EndpointError::CapturedDeployment(address)) if *address == stub.address),
+        matches!(refused, Err(EndpointError::SeveralAddresses(2))),
         "{refused:?}"
     );
+    for stub in [first, second] {
+        assert!(stub.commands().is_empty());
+    }
 }
 
 #[tokio::test]
