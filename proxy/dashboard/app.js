@@ -403,7 +403,8 @@ function warn() {
     latest &&
       !latest.history &&
       "The history is off: there are only figures since the start. Set history.enabled = true to keep a history.",
-    latest?.draining && "Seawall is draining.",
+    latest?.draining &&
+      (latest.instances ? "At least one instance is draining." : "Seawall is draining."),
   ].filter((text) => typeof text === "string");
   if (banner.dataset.text === texts.join()) return;
   banner.dataset.text = texts.join();

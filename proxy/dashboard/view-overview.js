@@ -545,7 +545,12 @@ function problems(status, storms, stalls, topology, link) {
           : `The ${certificateName(certificate)} has expired.`,
       );
   }
-  if (status.draining) found.push("Seawall is draining: it ends when its clients have left.");
+  if (status.draining)
+    found.push(
+      status.instances
+        ? "At least one instance is draining: it ends when its clients have left."
+        : "Seawall is draining: it ends when its clients have left.",
+    );
   if (status.injects_faults) found.push("Faults are injected for an experiment.");
   return found;
 }

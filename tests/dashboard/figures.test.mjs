@@ -315,3 +315,30 @@ test("the overview reports a change of all shapes, and links to the changes", as
   assert.deepEqual(errors, []);
   await close();
 });
+
+test("the drain of another instance does not disable the actions of this instance", async () => {
+  const { page, close } = await open(browser);
+  const [status, tick] = await Promise.all([api(ADMIN, "status"), api(ADMIN, "tick")]);
+  const peer = "http://127.0.0.1:1";
+  const session = { peers: [peer], role: "act", token_required: false };
+  const merged = { draining: true, instances: [{ address: "this instance" }, { address: peer }] };
+  const body = `event: tick\ndata: ${JSON.stringify({ ...tick, ...merged })}\n\n`;
+  await page.route("**/api/v1/session", (route) => route.fulfill({ json: session }));
+  await page.route("**/api/v1/status**", (route) =>
+    route.fulfill({ json: { ...status, ...merged } }),
+  );
+  await page.route("**/api/v1/live**", (route) =>
+    route.fulfill({ contentType: "text/event-stream", body }),
+  );
+  await page.goto(`${ADMIN}/?view=config&instances=all`);
+  const banner = page.locator("#banner");
+  await banner.getByText("At least one instance is draining.", { exact: true }).waitFor();
+  await page.getByText("Running for at most", { exact: true }).waitFor();
+  for (const name of ["Reload the configuration …", "Drain …"]) {
+    const button = page.getByRole("button", { name, exact: true });
+    assert.equal(await button.isEnabled(), true, name);
+  }
+  await page.getByRole("link", { name: "Overview", exact: true }).click();
+  await page.getByText("At least one instance is draining: it ends").waitFor();
+  await close();
+});
