@@ -212,14 +212,17 @@ function build(page, panel) {
      */
     show(timeline, gauges, marks, from, until) {
       const series = lines(panel, timeline, gauges);
+      const hadHistory = hasHistory;
       hasHistory = series.length > 0;
       why.textContent = hasHistory ? "" : "There is no history of this figure.";
-      if (!hasHistory) return;
+      if (!hasHistory && !hadHistory) return;
+      // Without a history, the earlier lines are removed, because they would look current.
       chart.show(series, from, until, marks);
       if (panel.title.startsWith("Logins")) {
         // The last point ends the line and has no value.
         const latest = series.map((one) => one.points.at(-2)?.[1] ?? null);
-        value.textContent = latest.map((of) => (of === null ? "–" : panel.format(of))).join(" / ");
+        const texts = latest.map((of) => (of === null ? "–" : panel.format(of)));
+        value.textContent = texts.join(" / ") || "–";
       }
     },
   };

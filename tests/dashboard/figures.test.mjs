@@ -342,3 +342,24 @@ test("the drain of another instance does not disable the actions of this instanc
   await page.getByText("At least one instance is draining: it ends").waitFor();
   await close();
 });
+
+test("the charts of the overview lose their lines when there is no history any more", async () => {
+  const { page, close } = await open(browser);
+  let isOn = true;
+  const reply = (/** @type {import("playwright-core").Route} */ route) =>
+    isOn ? route.continue() : route.fulfill({ status: 404, body: "the history is off" });
+  await page.route("**/api/v1/timeline?**", reply);
+  await page.route("**/api/v1/gauges?**", reply);
+  await page.goto(`${ADMIN}/`);
+  const rate = page.getByRole("region", { name: "Operations per second", exact: true });
+  const logins = page.getByRole("region", { name: /^Logins per second/ });
+  await rate.locator(".line").first().waitFor({ state: "attached" });
+  await logins.locator(".line").first().waitFor({ state: "attached" });
+  isOn = false;
+  for (const panel of [rate, logins]) {
+    await panel.getByText("There is no history of this figure.").waitFor();
+    assert.equal(await panel.locator(".line").count(), 0);
+  }
+  assert.equal(await logins.locator(".value").textContent(), "–");
+  await close();
+});
