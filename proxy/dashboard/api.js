@@ -170,10 +170,14 @@ export function pauseAfter(took, hasReply, interval) {
   return Math.max(interval * 1000, Math.min(took * (hasReply ? 50 : 1), MAX_PAUSE_MS));
 }
 
+/** The shortest pause in seconds before a single run without a reply is repeated. */
+const RETRY_S = 5;
+
 /**
  * Repeats a task while the page is visible.
  * @param {(signal: AbortSignal) => Promise<boolean>} task returns false if there was no reply
- * @param {number} interval seconds between two runs; 0 for a single run
+ * @param {number} interval seconds between two runs; 0 for a single run, which is repeated only
+ * until there is a reply
  * @returns {() => void} ends the repetition
  */
 export function repeat(task, interval) {
@@ -188,8 +192,8 @@ export function repeat(task, interval) {
     const began = performance.now();
     const hasReply = await task(ended.signal);
     const took = performance.now() - began;
-    if (interval > 0 && !ended.signal.aborted) {
-      timer = setTimeout(run, pauseAfter(took, hasReply, interval));
+    if ((interval > 0 || !hasReply) && !ended.signal.aborted) {
+      timer = setTimeout(run, pauseAfter(took, hasReply, interval || RETRY_S));
     }
   };
   run();

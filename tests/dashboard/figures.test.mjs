@@ -363,3 +363,23 @@ test("the charts of the overview lose their lines when there is no history any m
   assert.equal(await logins.locator(".value").textContent(), "–");
   await close();
 });
+
+test("a single request without a reply is repeated until there is a reply", async () => {
+  const { page, close } = await open(browser);
+  let isDown = true;
+  const reply = (/** @type {import("playwright-core").Route} */ route) =>
+    isDown ? route.abort() : route.continue();
+  // The view of the heat map requests the topology once, for the choice of a server. The figures of
+  // a fixed period are requested once, too.
+  await page.route("**/api/v1/topology**", reply);
+  await page.route("**/api/v1/heatmap?**", reply);
+  const now = Math.floor(Date.now() / 1000);
+  await page.goto(`${ADMIN}/?view=heatmap&from=${now - 3600}&until=${now}`);
+  const problem = page.getByText("Figures are missing: Seawall does not reply.");
+  await problem.waitFor();
+  isDown = false;
+  await page.locator(".heatmap[data-total]").waitFor();
+  await page.locator('optgroup[label="Server"] option').first().waitFor({ state: "attached" });
+  await problem.waitFor({ state: "detached" });
+  await close();
+});
