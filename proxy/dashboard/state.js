@@ -118,8 +118,15 @@ export function range(state) {
     : `since=${encodeURIComponent(state.since)}`;
 }
 
+/** Maximum number of steps in a reply. The API refuses requests for more steps. */
+const MAX_STEPS = 1_200;
+
+/** The length of the longest step of the history, and longer steps for long periods. */
+const LONG_STEPS = [600, 3_600, 86_400];
+
 /**
- * The shortest step for which the history covers the whole period in at most `most` steps.
+ * The shortest step for which the history covers the whole period in at most `most` steps. If there
+ * is none, the shortest long step that the API accepts.
  * @param {number} length of the period in seconds
  * @param {number} age time since the start of the period, in seconds
  * @param {number} most
@@ -132,7 +139,7 @@ export function stepFor(length, age, most) {
     [600, Infinity],
   ];
   const fits = kept.find(([step, oldest]) => length / step <= most && age <= oldest + 2 * step);
-  return fits ? fits[0] : 600;
+  return fits?.[0] ?? LONG_STEPS.find((step) => length / step <= MAX_STEPS) ?? 86_400;
 }
 
 /** @param {number} step */

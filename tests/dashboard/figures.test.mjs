@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { pauseAfter } from "../../proxy/dashboard/api.js";
 import { livePoints, nearest, points } from "../../proxy/dashboard/chart.js";
+import { stepFor, stepText } from "../../proxy/dashboard/state.js";
 import { changeText } from "../../proxy/dashboard/view-shape.js";
 import { COLUMNS, secondsSinceStart } from "../../proxy/dashboard/view-shapes.js";
 import { api, launch, open, variable } from "./browser.mjs";
@@ -382,4 +383,16 @@ test("a single request without a reply is repeated until there is a reply", asyn
   await page.locator('optgroup[label="Server"] option').first().waitFor({ state: "attached" });
   await problem.waitFor({ state: "detached" });
   await close();
+});
+
+test("the step of a long period is so long that the API accepts the request", async () => {
+  const day = 86_400;
+  assert.equal(stepFor(7 * day, 7 * day, 720), 600);
+  assert.equal(stepFor(100 * day, 100 * day, 720), day);
+  const step = stepFor(10 * day, 10 * day, 720);
+  assert.equal(step, 3_600);
+  const now = Math.floor(Date.now() / 1000);
+  const period = `from=${now - 10 * day}&until=${now}`;
+  const { steps } = await api(ADMIN, `timeline?${period}&step=${stepText(step)}`);
+  assert.notEqual(steps.length, 0);
 });
