@@ -309,8 +309,8 @@ export function configurationView(page) {
   page.poll(
     (signal) => /** @type {Promise<import("./types.js").Status>} */ (get("status", signal)),
     (of) => {
-      // A drain cannot be undone, and Seawall reloads nothing during a drain. A merged reply may say
-      // that another instance drains. Actions apply to this instance, so they stay possible.
+      // A drain cannot be undone, and Seawall reloads nothing during a drain. A merged reply may
+      // mean the drain of another instance. Actions apply to this instance and stay possible.
       const isDraining = of.draining && !of.instances;
       [reload, drain].forEach((button) => (button.disabled = !canAct || isDraining));
       fill(
