@@ -636,7 +636,7 @@ test("a session has the rights of its token, and the views work without a histor
     const cookies = await page.context().cookies();
     assert.deepEqual(
       cookies.map(({ name, httpOnly, sameSite }) => [name, httpOnly, sameSite]),
-      [["seawall_session", true, "Strict"]],
+      [[`seawall_session_${new URL(GUARDED).port}`, true, "Strict"]],
     );
     const drain = page.getByRole("button", { name: "Drain …" });
     assert.equal(await drain.isEnabled(), canAct);

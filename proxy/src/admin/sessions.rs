@@ -6,7 +6,7 @@
 
 use std::{collections::HashMap, fmt, time::Duration};
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, header, uri::Authority};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use rand::{
     TryRng as _,
@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 use seawall_locks::Mutex;
 
-/// The name of the cookie that contains the id of a session.
+/// The name of the cookie that contains the id of a session, without a port (see [`cookie_name`]).
 pub(super) const COOKIE: &str = "seawall_session";
 
 /// A session ends this long after its start: about one working day.
@@ -106,14 +106,27 @@ fn hash(id: &str) -> [u8; 32] {
     Sha256::digest(id.as_bytes()).into()
 }
 
+/// The name of the cookie for a request. If the request names a port, the port is a part of the
+/// name, because a browser keeps one cookie of each name for all ports of a host. With the same
+/// name, a login to another Seawall on this host would end the session of this one in the browser.
+pub(super) fn cookie_name(headers: &HeaderMap) -> String {
+    let host = headers.get(header::HOST);
+    let host = host.and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
+    match host.and_then(|host| host.port_u16()) {
+        Some(port) => format!("{COOKIE}_{port}"),
+        None => COOKIE.to_owned(),
+    }
+}
+
 /// The session ids in the cookies of a request. A browser sends several cookies of one name if they
 /// were set for different paths.
 fn ids(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let name = cookie_name(headers);
     let lines = headers.get_all(header::COOKIE).iter();
     let cookies = lines
         .filter_map(|line| line.to_str().ok())
         .flat_map(|line| line.split(';'));
-    cookies.filter_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='))
+    cookies.filter_map(move |cookie| cookie.trim().strip_prefix(&*name)?.strip_prefix('='))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::super::{
     AdminState, Role,
     guard::{Presented, Refusal, action_of, caller_of, is_from_own_page},
-    sessions::{COOKIE, LIFETIME},
+    sessions::{LIFETIME, cookie_name},
 };
 
 /// The name of a login in the audit log.
@@ -119,8 +119,9 @@ pub(super) async fn describe(State(state): State<Arc<AdminState>>, parts: Parts)
 fn with_cookie(parts: &Parts, id: &str, max_age_seconds: u64) -> Response {
     let is_encrypted = caller_of(&parts.extensions).is_some_and(|from| from.is_encrypted);
     let secure = if is_encrypted { "; Secure" } else { "" };
+    let name = cookie_name(&parts.headers);
     let cookie = format!(
-        "{COOKIE}={id}; HttpOnly; SameSite=Strict; Path=/; Max-Age={max_age_seconds}{secure}"
+        "{name}={id}; HttpOnly; SameSite=Strict; Path=/; Max-Age={max_age_seconds}{secure}"
     );
     (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response()
 }

@@ -93,6 +93,31 @@ async fn the_session_cookie_of_the_dashboard_has_the_attribute_secure_only_over_
     }
 }
 
+/// A browser sends the cookies of all ports of a host to each of these ports.
+#[tokio::test]
+async fn a_login_to_another_seawall_on_the_same_host_keeps_the_session() {
+    let (state, other) = (guarded(), guarded());
+    let other_host = ("host", "seawall.example:9910");
+    let begin = (Method::POST, "/api/v1/session");
+    let response = send(&other, begin, &[other_host, JSON], r#"{"token":"secret"}"#).await;
+    let cookies = [
+        log_in(&state).await,
+        response.headers()[header::SET_COOKIE]
+            .to_str()
+            .unwrap()
+            .to_owned(),
+    ];
+    let cookies = cookies.map(|cookie| cookie.split(';').next().unwrap().to_owned());
+    let names = cookies.each_ref().map(|cookie| cookie.split('=').next());
+    assert_ne!(names[0], names[1]);
+    let cookies = cookies.join("; ");
+    for (state, host) in [(&state, HOST), (&other, other_host)] {
+        let named = [host, ("cookie", cookies.as_str())];
+        let response = get_with(state, "/api/v1/status", &named).await;
+        assert_eq!(response.status(), StatusCode::OK);
+    }
+}
+
 #[tokio::test]
 async fn a_session_ends_when_its_token_is_no_longer_valid() {
     let state = guarded();
