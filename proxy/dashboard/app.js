@@ -1,6 +1,6 @@
 /** The frame of the page: navigation, range, keys, login, live updates. */
 
-import { act, get, mergeInstances, messageOf, Problem, repeat } from "./api.js";
+import { act, get, mergeInstances, messageOf, Problem, repeat, serverTime } from "./api.js";
 import { fill, h, keepFocus, note } from "./dom.js";
 import { span } from "./format.js";
 import { listen, showAll, start } from "./live.js";
@@ -38,6 +38,12 @@ const WITHOUT_RANGE = ["storms", "changes", "clients", "servers", "config"];
 /** True if the figures of the current view do not depend on a range. */
 function hasNoRange() {
   return WITHOUT_RANGE.includes(state.view);
+}
+
+/** True if the chosen period is fixed and has ended, so that its figures do not change. */
+function hasEnded() {
+  const { until, isFixed } = period(state);
+  return isFixed && until <= serverTime();
 }
 
 let state = parse(location.search);
@@ -127,7 +133,7 @@ const page = {
           return !(error instanceof Problem && error.status === 0);
         }
       },
-      period(state).isFixed && !isPresent ? 0 : seconds,
+      hasEnded() && !isPresent ? 0 : seconds,
     );
     ends.push(end);
     return end;

@@ -396,3 +396,14 @@ test("the step of a long period is so long that the API accepts the request", as
   const { steps } = await api(ADMIN, `timeline?${period}&step=${stepText(step)}`);
   assert.notEqual(steps.length, 0);
 });
+
+test("the figures of a fixed period that has not ended are requested again", async () => {
+  const { page, errors, close } = await open(browser);
+  const now = Math.floor(Date.now() / 1000);
+  const requested = page.waitForResponse("**/api/v1/heatmap?**");
+  await page.goto(`${ADMIN}/?view=heatmap&from=${now - 600}&until=${now + 3600}`);
+  await requested;
+  await page.waitForResponse("**/api/v1/heatmap?**");
+  assert.deepEqual(errors, []);
+  await close();
+});
