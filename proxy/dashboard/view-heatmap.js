@@ -200,10 +200,8 @@ function loadSelections(page, select) {
       select.append(
         group(
           "Server",
-          named(
-            "server",
-            topology.servers.map((server) => server.address),
-          ),
+          // With all instances, each instance lists the servers.
+          named("server", unique(topology.servers.map((server) => server.address))),
         ),
         group(
           "Namespace",

@@ -407,3 +407,21 @@ test("the figures of a fixed period that has not ended are requested again", asy
   assert.deepEqual(errors, []);
   await close();
 });
+
+test("the heat map offers a server once, even if several instances list it", async () => {
+  const { page, errors, close } = await open(browser);
+  const topology = await api(ADMIN, "topology");
+  const [server] = topology.servers;
+  const listed = ["this instance", "http://127.0.0.1:1"].map((instance) => ({
+    ...server,
+    instance,
+  }));
+  const json = { ...topology, servers: listed };
+  await page.route("**/api/v1/topology**", (route) => route.fulfill({ json }));
+  await page.goto(`${ADMIN}/?view=heatmap`);
+  const options = page.locator('optgroup[label="Server"] option');
+  await options.first().waitFor({ state: "attached" });
+  assert.deepEqual(await options.allTextContents(), [server.address]);
+  assert.deepEqual(errors, []);
+  await close();
+});
