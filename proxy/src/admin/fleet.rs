@@ -40,7 +40,8 @@ use super::{AdminState, Refused, insight::NO_SUCH, work};
 const PEER_LIMIT: Duration = Duration::from_secs(3);
 
 /// Time for which a peer gets no requests after it has refused the token, or has sent no valid
-/// reply in time. Other HTTP error statuses of a peer cause no pause.
+/// reply in time. Other HTTP error statuses of a peer cause no pause, and neither does a request
+/// that ran out of time after it had waited for other requests.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Maximum number of requests in flight to one peer.
@@ -68,6 +69,10 @@ const ROWS_OF_INSTANCE: usize = 1_000;
 
 /// The error text for a peer whose reply found no free memory (see [`MAX_MEMORY_BYTES`]).
 const NO_MEMORY: &str = "the memory for the replies of peers was used up by other requests";
+
+/// The error text for a peer to which a request was late, because [`MAX_IN_FLIGHT`] other requests
+/// were in flight.
+const NO_TIME: &str = "the time for the reply was used up by the wait for other requests";
 
 /// The name of this instance in merged replies, which list peers by their addresses.
 const OWN: &str = "this instance";
@@ -171,14 +176,28 @@ impl Fleet {
         {
             return Err(error.clone());
         }
+        let mut has_waited = false;
         let reply = timeout(PEER_LIMIT, async {
-            let _place = peer.places.acquire().await;
-            self.fetch(peer, path).await
+            let mut place = peer.places.try_acquire().ok();
+            if place.is_none() {
+                has_waited = true;
+                place = peer.places.acquire().await.ok();
+            }
+            let reply = self.fetch(peer, path).await;
+            drop(place);
+            reply
         });
-        let reply = reply.await.unwrap_or_else(|_| {
-            let address = peer.client.address().to_owned();
-            Err(FetchError::Client(ClientError::TimedOut { address }))
-        });
+        let reply = reply.await;
+        let reply = match reply {
+            Ok(reply) => reply,
+            // The peer had only a part of the time, so it gets the next request. If it does not
+            // reply at all, the requests that did not wait cause a pause.
+            Err(_) if has_waited => return Err(NO_TIME.to_owned()),
+            Err(_) => {
+                let address = peer.client.address().to_owned();
+                Err(FetchError::Client(ClientError::TimedOut { address }))
+            }
+        };
         let mut state = peer.state.lock();
         state.pause = None;
         if reply.is_ok() {

@@ -290,6 +290,20 @@ async fn a_peer_whose_reply_found_no_memory_gets_the_next_request() {
     assert_eq!(error().await, None);
 }
 
+/// A request that waits for the end of other requests has less time for its own reply.
+#[tokio::test(start_paused = true)]
+async fn a_peer_with_too_many_requests_in_flight_gets_the_next_request() {
+    let client = AdminClient::new("http://127.0.0.1:1", None, None).unwrap();
+    let fleet = Fleet::new(vec![client]);
+    let peer = &fleet.peers[0];
+    let all = u32::try_from(MAX_IN_FLIGHT).unwrap();
+    let in_flight = peer.places.try_acquire_many(all).unwrap();
+    let late = fleet.ask_one(peer, "/api/v1/status").await;
+    assert_eq!(late.err().as_deref(), Some(NO_TIME));
+    drop(in_flight);
+    assert!(peer.state.lock().pause.is_none());
+}
+
 #[tokio::test]
 async fn a_merged_reply_without_peers_has_the_same_members_as_an_unmerged_reply() {
     let state = Arc::new(state());
