@@ -46,8 +46,8 @@ section! {
     name_applications: bool = key("deployment.name_applications",
         KeyKind::Boolean, Live, default true);
     /// Repeat a failed operation once if that is safe, as a mongos does. If this is false, errors
-    /// reach clients unchanged; if a server closes a connection during an operation, Seawall also
-    /// closes the client's connection.
+    /// reach clients unchanged, and if a server closes a connection during an operation, Seawall
+    /// also closes the client's connection.
     repeat: bool = key("deployment.repeat",
         KeyKind::Boolean, Live, default true);
     /// Width of the latency window of server selection: how much longer the round-trip time of a
