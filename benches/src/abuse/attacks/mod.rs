@@ -30,8 +30,8 @@ macro_rules! run {
     };
 }
 
-/// All attacks, in the order in which they run. The first entry is not an attack: it shows how much
-/// the measurements vary without an attack.
+/// All attacks, in the order in which they run. The first two entries are not attacks: they show how
+/// much the measurements vary without an attack, and how much a busy CPU alone delays the victims.
 pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "nothing",
