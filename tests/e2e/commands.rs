@@ -219,7 +219,7 @@ async fn reload_command_reports_changes_and_problems() {
 }
 
 #[tokio::test]
-async fn seawall_shutdown_returns_only_after_the_process_has_ended() {
+async fn seawall_shutdown_ends_the_process_and_later_commands_exit_with_69() {
     let mut served = Served::start("").await;
     show(&served, &["shutdown"]).await;
     assert!(served.process.ended().await.success());

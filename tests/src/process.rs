@@ -224,7 +224,7 @@ impl Process {
         soft.expect("the kernel lists this limit").to_owned()
     }
 
-    /// True if other processes of the same user must not read the process's memory. The files of
+    /// True if other processes of the same user cannot read the process's memory. The files of
     /// the process in `/proc` then belong to root's user and group.
     ///
     /// # Panics
