@@ -15,7 +15,8 @@ use seawall_tests::{
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// With these settings, Seawall can remember the server of only one cursor. The server selection
-/// timeout is longer than [`LIMIT`], so a command that waits for a server fails the test.
+/// timeout is longer than [`LIMIT`], so a command that waits for a server until this timeout fails
+/// the test.
 const SETTINGS: &str = "deployment.server_selection_timeout_ms = 600000\nlimits.max_cursors = 1\n";
 
 struct Scene {
@@ -64,7 +65,7 @@ async fn open_cursor(client: &mut RawClient) -> i64 {
 /// Drivers wait for the reply to `killCursors` before they report the error of a `getMore`. So a
 /// late reply would delay this error.
 #[tokio::test]
-async fn kill_cursors_does_not_wait_for_a_server_that_has_failed() {
+async fn kill_cursors_does_not_wait_long_for_a_server_that_has_failed() {
     let mut scene = Scene::start().await;
     scene.server.mongod().kill().await.unwrap();
     let is_paused = || async {
