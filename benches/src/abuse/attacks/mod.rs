@@ -30,8 +30,9 @@ macro_rules! run {
     };
 }
 
-/// All attacks, in the order in which they run. The first two entries are not attacks: they show how
-/// much the measurements vary without an attack, and how much a busy CPU alone delays the victims.
+/// All attacks, in the order in which they run. The first two entries are not attacks: they show
+/// how much the measurements vary without an attack, and how much a busy CPU alone delays the
+/// victims.
 pub const ATTACKS: &[Attack] = &[
     Attack {
         name: "nothing",
