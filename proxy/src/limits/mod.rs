@@ -545,8 +545,8 @@ mod tests {
     }
 
     /// At the limit of unauthenticated clients, Seawall usually closes the oldest of them to make
-    /// room for a new client. In this test, the limit of all clients is reached too, and refuses the
-    /// new client.
+    /// room for a new client. In this test, the limit of all clients is reached too, and refuses
+    /// the new client.
     #[tokio::test(start_paused = true)]
     async fn no_silent_client_is_closed_if_the_limit_of_all_clients_refuses_a_new_client() {
         let limits = Limits::new(
