@@ -112,11 +112,14 @@ impl Work {
     }
 }
 
-/// The times of operations, compared with the unloaded server: the number of operations, and the
-/// sum of the binary logarithms of their relative times.
+/// How much longer operations take than without load. The *relative time* of an operation is its
+/// server time, divided by the server time that its group has without load.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Slowdown {
+    /// The number of operations. After [`Self::add`], earlier operations count less than newer
+    /// ones.
     count: f64,
+    /// The sum of the binary logarithms of the operations' relative times, weighted like `count`.
     log_sum: f64,
 }
 
