@@ -272,7 +272,8 @@ mod tests {
             panic!("{:?}", scene.changes);
         };
         assert_eq!((began.peak_arrivals, began.traffic.arrivals), (100, 1_200));
-        // The first of three calls with high churn is at 53.96 s, and has the traffic of 4 s.
+        // A storm begins with the third call with high churn. The first call with high churn is at
+        // 53.96 s. Its traffic counts as that of the last 4 s, so the storm started at 49.96 s.
         let started_at = UNIX_EPOCH + Duration::from_millis(49_960);
         assert_eq!(began.started_at, started_at);
         // The clock is set back.
