@@ -216,7 +216,7 @@ pub static COMMANDS: &[CommandSpec] = &[
         .never_replayed()
         .uncounted(),
     command("rolesInfo"),
-    // Commands about one server.
+    // Commands for the administration and diagnosis of servers.
     command("serverStatus"),
     command("hostInfo"),
     command("features"),
