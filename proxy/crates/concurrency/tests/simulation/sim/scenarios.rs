@@ -60,13 +60,16 @@ pub(crate) struct Scenario {
     /// The goals for the result of each single seed.
     pub(crate) each: Least,
     /// The time from which the conditions are steady, in seconds. Settling is measured from this
-    /// time. Everything else is measured from 10 s later.
+    /// time, and recovery from the time in [`Goal::Recovery`]. The other results of the controller
+    /// are measured from 10 s later.
     pub(crate) steady_at: f64,
     /// Time for which the controller is measured, in seconds.
     pub(crate) auto_s: f64,
-    /// Time for which each of the seven fixed limits is measured, in seconds. Because of noise, the
-    /// best of the seven results is usually better than the true result of the best limit.
-    /// Scenarios with few or very different operations have more noise, so they need a longer time.
+    /// Time for which each of the seven fixed limits is measured, in seconds, if `steady_at` is 0.
+    /// If it is not 0, the fixed limits are measured at the same time as the controller, and
+    /// `fixed_s` is not used. Because of noise, the best of the seven results is usually better
+    /// than the true result of the best limit. Scenarios with few or very different operations have
+    /// more noise, so they need a longer time.
     pub(crate) fixed_s: f64,
 }
 
