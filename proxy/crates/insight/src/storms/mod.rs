@@ -72,9 +72,10 @@ pub(super) struct Storms {
 
 impl Storms {
     /// Updates the detector with the traffic since the previous call, which was usually a second
-    /// ago. If a storm began or ended in this time, returns the change and the storm. If the clock
-    /// jumped since the previous call, the current storm ends at the time of the previous call, and
-    /// the seconds with high churn before the jump do not count for the beginning of a storm.
+    /// ago. If this call detects the beginning or the end of a storm, it returns the change and the
+    /// storm. If the clock jumped since the previous call, the seconds with high churn before the
+    /// jump do not count for the beginning of a storm. If there is a current storm, it then ends at
+    /// the time of the previous call, and this call ignores its `traffic`.
     pub(super) fn second(
         &mut self,
         traffic: &Traffic,
