@@ -458,9 +458,9 @@ impl Insight {
         self.select(from, to).period()
     }
 
-    /// The figures of the series that `is_wanted` accepts, in steps of `step`. Each item has the
-    /// start and the figures of one step. [`Period::length`] is the part of the step for which
-    /// there is data.
+    /// The figures of the series that `is_wanted` accepts, in steps of `step` or longer
+    /// ([`Timeline::step`]). Each item has the start and the figures of one step.
+    /// [`Period::length`] is the part of the step for which there is data.
     pub fn timeline(
         &self,
         from: SystemTime,
@@ -476,8 +476,8 @@ impl Insight {
         }
     }
 
-    /// The gauges in steps of `step`. Each item has the start of the step, the number of its
-    /// seconds that have data, and the gauges.
+    /// The gauges in steps of `step` or longer ([`Timeline::step`]). Each item has the start of a
+    /// step, the number of seconds of this step that have data, and the gauges.
     pub fn gauges(
         &self,
         from: SystemTime,
