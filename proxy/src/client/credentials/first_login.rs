@@ -230,6 +230,15 @@ impl Credentials {
         if let Some(mechanisms) = self.store.lock().mechanisms(user, Instant::now()) {
             return Ok(mechanisms);
         }
+        self.query_mechanisms(user).await
+    }
+
+    /// Sends the query of [`Self::ask_mechanisms`], even if the mechanisms are cached. The caller
+    /// holds one of the turns for such queries.
+    pub(super) async fn query_mechanisms(
+        &self,
+        user: &UserName,
+    ) -> Result<Vec<String>, CredentialError> {
         let deadline = Instant::now() + QUESTION_LIMIT;
         let command = mechanisms_command(user);
         // The server may have closed a connection that was kept for reuse. Each attempt uses the

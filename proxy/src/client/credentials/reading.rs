@@ -17,7 +17,7 @@ use crate::{
     service_account::ServiceError,
     topology::{SelectError, Topology, TopologyType},
 };
-use seawall_auth::{Identity, UsersInfoError, parse_users_info, users_info_command};
+use seawall_auth::{Identity, Mechanism, UsersInfoError, parse_users_info, users_info_command};
 use seawall_command::{ReadPreference, UNAUTHORIZED, is_state_change, reports_server_failure};
 use seawall_transport::{
     Sharer,
@@ -30,7 +30,7 @@ const MAX_ATTEMPTS: usize = 3;
 impl Credentials {
     /// Reads the keys of a known user again, on the primary or on a router.
     pub(super) async fn read(&self, user: &UserName, identity: &Arc<Identity>) -> Reading {
-        match self.mode() {
+        let reading = match self.mode() {
             CredentialMode::Lookup => {
                 let login_version = identity.login_version();
                 match self.read_as_service(user).await {
@@ -44,6 +44,53 @@ impl Credentials {
             CredentialMode::Own | CredentialMode::Users | CredentialMode::None => {
                 self.read_as_itself(user, identity).await
             }
+        };
+        if let Reading::Keys(read) = &reading {
+            self.ask_about_disabled(user, identity, read).await;
+        }
+        reading
+    }
+
+    /// If the servers did not offer one of the user's mechanisms, asks a server which mechanisms it
+    /// offers now. `read` has the user's keys.
+    async fn ask_about_disabled(
+        &self,
+        user: &UserName,
+        identity: &Identity,
+        read: &seawall_auth::Credentials,
+    ) {
+        if !self.store.lock().has_disabled(user) {
+            return;
+        }
+        let asking = async {
+            let sharer = Sharer::User(identity.id().as_u64());
+            let _question = self.questions.take(sharer).await;
+            self.query_mechanisms(user).await
+        };
+        let used = identity.login().mechanism();
+        self.record_offered_in_time(user, read, used, asking).await;
+    }
+
+    /// Waits for a short time for `asking`, which asks a server for the user's mechanisms, and
+    /// records the reply. Without a reply in time, Seawall uses what it has learned earlier about
+    /// the user. Does nothing if the user does not have keys for both mechanisms.
+    async fn record_offered_in_time(
+        &self,
+        user: &UserName,
+        read: &seawall_auth::Credentials,
+        used: Option<Mechanism>,
+        asking: impl Future<Output = Result<Vec<String>, CredentialError>>,
+    ) {
+        if read.sha1.is_none() || read.sha256.is_none() {
+            return;
+        }
+        let asked = timeout_at(Instant::now() + KNOWN_QUESTION_LIMIT, asking).await;
+        if let Ok(Ok(offered)) = asked {
+            let evicted = {
+                let mut store = self.store.lock();
+                store.record_offered(user, read, &offered, used)
+            };
+            drop(evicted);
         }
     }
 
@@ -180,18 +227,9 @@ impl Credentials {
             NoKeys::Unavailable => CredentialError::Unavailable,
             NoKeys::NoSuchUser | NoKeys::Unusable => CredentialError::Refused,
         })?;
-        if credentials.sha1.is_some() && credentials.sha256.is_some() {
-            let asking = self.ask_mechanisms(user, sharer);
-            let asked = timeout_at(Instant::now() + KNOWN_QUESTION_LIMIT, asking).await;
-            // Without a reply in time, Seawall uses what it has learned earlier about the user.
-            if let Ok(Ok(offered)) = asked {
-                let evicted = {
-                    let mut store = self.store.lock();
-                    store.record_offered(user, &credentials, &offered, None)
-                };
-                drop(evicted);
-            }
-        }
+        let asking = self.ask_mechanisms(user, sharer);
+        self.record_offered_in_time(user, &credentials, None, asking)
+            .await;
         let learnt = self.store.lock().learn(user, credentials, None, asked_at);
         let (known, evicted) = learnt;
         drop(evicted);

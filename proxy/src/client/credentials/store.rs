@@ -388,14 +388,23 @@ impl Store {
         Some(self.disabled.insert(hash, disabled))
     }
 
+    /// True if Seawall removes keys of the user, because the servers did not offer their mechanism.
+    pub(super) fn has_disabled(&self, user: &UserName) -> bool {
+        self.disabled.get(&self.hash(user)).is_some()
+    }
+
     /// Removes the user's keys for mechanisms that the servers do not offer. Otherwise Seawall
     /// would accept a login with such a mechanism, and could not log in at the servers with its
-    /// keys.
+    /// keys. Removes nothing if the user does not have keys for both mechanisms, because the user
+    /// could not log in without keys.
     fn without_disabled(
         &self,
         hash: NameHash,
         mut credentials: seawall_auth::Credentials,
     ) -> seawall_auth::Credentials {
+        if credentials.sha1.is_none() || credentials.sha256.is_none() {
+            return credentials;
+        }
         for mechanism in self.disabled.get(&hash).into_iter().flatten() {
             match mechanism {
                 Mechanism::ScramSha1 => credentials.sha1 = None,

@@ -352,7 +352,6 @@ async fn configured_sha_256_keys_are_used_for_sha_256_logins_but_not_for_sha_1_l
     assert!(refused(other.await));
 }
 
-/// If the server cannot be reached, the login fails as unavailable, not as refused.
 /// A driver chooses SCRAM-SHA-256 if it is in the list. Its login would fail if the configuration
 /// had only SCRAM-SHA-1 keys of the user.
 #[tokio::test]
@@ -401,6 +400,7 @@ async fn a_mechanism_that_the_server_does_not_offer_is_not_used_even_if_the_user
     }
 }
 
+/// If the server cannot be reached, the login fails as unavailable, not as refused.
 #[tokio::test]
 async fn a_login_with_configured_keys_that_the_server_does_not_accept_is_refused() {
     let scene = Scene::with(CredentialMode::Users, Vec::new()).await;

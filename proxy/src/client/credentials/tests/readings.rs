@@ -3,16 +3,17 @@
 
 use std::time::Duration;
 
+use bson::rawdoc;
 use tokio::{task::yield_now, time::Instant};
 
 use super::{
     super::READING_PACE,
     CredentialError, CredentialMode, Credentials, LIMIT, Obtained, SHA_256, Scene, Topology,
     refused, user,
-    users::{error, keys_of, no_user, stored_keys, users_info},
+    users::{error, keys_of, no_user, stored_keys, users_info, users_info_of_both},
 };
 use crate::pool::Demand;
-use seawall_auth::{IdentityStatus, Login};
+use seawall_auth::{IdentityStatus, Login, Mechanism};
 
 #[tokio::test]
 async fn unchanged_keys_from_the_server_confirm_the_cached_keys() {
@@ -311,6 +312,28 @@ async fn a_login_whose_server_fails_is_not_reported_as_a_wrong_password() {
         let failed = scene.log_in("u", "secret").await.err();
         assert_eq!(failed, Some(CredentialError::Unavailable), "{command}");
     }
+}
+
+/// The servers' parameter `authenticationMechanisms` can change when the servers restart.
+#[tokio::test]
+async fn a_mechanism_that_a_server_did_not_offer_is_used_again_once_the_server_offers_it() {
+    let scene = Scene::new().await;
+    let sha_1 = keys_of(Mechanism::ScramSha1, "u", "secret").keys;
+    let both = users_info_of_both("u", &sha_1, &stored_keys("u", "secret"));
+    scene.server.reply_instead("usersInfo", both);
+    let known = scene.log_in("u", "secret").await.unwrap();
+    scene.read_again(&known).await;
+    let read = scene.known("u").unwrap();
+    assert!(read.credentials.keys(Mechanism::ScramSha1).is_none());
+    let hello = rawdoc! {
+        "ok": 1, "maxWireVersion": 17, "saslSupportedMechs": ["SCRAM-SHA-1", "SCRAM-SHA-256"],
+    };
+    scene.server.reply_instead("isMaster", hello);
+    scene.read_again(&known).await;
+    let read = scene.known("u").unwrap();
+    let keys = read.credentials.keys(Mechanism::ScramSha1);
+    assert_eq!(keys, Some(&sha_1));
+    assert_eq!(read.identity.id(), known.identity.id());
 }
 
 #[tokio::test]
