@@ -218,16 +218,20 @@ impl Credentials {
         }
     }
 
-    /// Asks a server which SASL mechanisms a user can use. `sharer` is the address or user of the
-    /// client that needs the mechanisms.
+    /// Asks a server which SASL mechanisms a user can use, unless they are cached. `sharer` is the
+    /// address or user of the client that needs the mechanisms.
     pub(super) async fn ask_mechanisms(
         &self,
         user: &UserName,
         sharer: Sharer,
     ) -> Result<Vec<String>, CredentialError> {
+        let cached = || self.store.lock().mechanisms(user, Instant::now());
+        if let Some(mechanisms) = cached() {
+            return Ok(mechanisms);
+        }
         let _question = self.questions.take(sharer).await;
         // Another client of the user may have asked during the wait.
-        if let Some(mechanisms) = self.store.lock().mechanisms(user, Instant::now()) {
+        if let Some(mechanisms) = cached() {
             return Ok(mechanisms);
         }
         self.query_mechanisms(user).await

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bson::rawdoc;
+use futures_util::FutureExt as _;
 use tokio::{task::yield_now, time::Instant};
 
 use super::{
@@ -14,6 +15,7 @@ use super::{
 };
 use crate::pool::Demand;
 use seawall_auth::{IdentityStatus, Login, Mechanism};
+use seawall_transport::Sharer;
 
 #[tokio::test]
 async fn unchanged_keys_from_the_server_confirm_the_cached_keys() {
@@ -365,4 +367,19 @@ async fn the_last_known_mechanisms_of_a_user_are_returned_if_no_server_replies()
     assert_eq!(scene.mechanisms(&u).await.unwrap(), known);
     let unknown = scene.mechanisms(&other).await;
     assert_eq!(unknown.unwrap_err(), CredentialError::Unavailable);
+}
+
+/// A login with `auth.credentials = "lookup"` may need the mechanisms while many clients ask for
+/// the mechanisms of other users.
+#[tokio::test]
+async fn cached_mechanisms_are_returned_without_a_turn_for_a_query() {
+    let scene = Scene::new().await;
+    let u = user("u");
+    let listed = scene.mechanisms(&u).await;
+    let (credentials, mut held) = (&scene.credentials, Vec::new());
+    while credentials.questions.free() > 0 {
+        held.push(credentials.questions.take(Sharer::Local).await);
+    }
+    let cached = credentials.ask_mechanisms(&u, Sharer::Local);
+    assert_eq!(cached.now_or_never(), Some(listed));
 }
