@@ -284,11 +284,7 @@ impl Credentials {
         if reply_is_ok(&reply).is_ok() {
             let offered = reply.get_array("saslSupportedMechs").map(mechanism_names);
             let offered = offered.unwrap_or_default();
-            let evicted = {
-                let mut store = self.store.lock();
-                store.record_offered(user, read, &offered, Some(used))
-            };
-            drop(evicted);
+            self.record_offered(user, read, &offered, Some(used));
         }
         Ok(())
     }

@@ -52,46 +52,43 @@ impl Credentials {
     }
 
     /// If the servers did not offer one of the user's mechanisms, asks a server which mechanisms it
-    /// offers now. `read` has the user's keys.
+    /// offers now. `read` has the user's keys. Does nothing if the user does not have keys for both
+    /// mechanisms.
     async fn ask_about_disabled(
         &self,
         user: &UserName,
         identity: &Identity,
         read: &seawall_auth::Credentials,
     ) {
-        if !self.store.lock().has_disabled(user) {
+        if !has_both_mechanisms(read) || !self.store.lock().has_disabled(user) {
             return;
         }
-        let asking = async {
+        // Few readings need this future, so it is not a part of the others.
+        let asking = Box::pin(async {
             let sharer = Sharer::User(identity.id().as_u64());
             let _question = self.questions.take(sharer).await;
             self.query_mechanisms(user).await
-        };
-        let used = identity.login().mechanism();
-        self.record_offered_in_time(user, read, used, asking).await;
+        });
+        let asked = timeout_at(Instant::now() + KNOWN_QUESTION_LIMIT, asking).await;
+        if let Ok(Ok(offered)) = asked {
+            self.record_offered(user, read, &offered, identity.login().mechanism());
+        }
     }
 
-    /// Waits for a short time for `asking`, which asks a server for the user's mechanisms, and
-    /// records the reply. Without a reply in time, Seawall uses what it has learned earlier about
-    /// the user. Does nothing if the user does not have keys for both mechanisms.
-    async fn record_offered_in_time(
+    /// Records the mechanisms that a server offers to a user with the keys in `read`. `used` is the
+    /// mechanism with which the user has logged in; `None` if the user has not logged in.
+    pub(super) fn record_offered(
         &self,
         user: &UserName,
         read: &seawall_auth::Credentials,
+        offered: &[String],
         used: Option<Mechanism>,
-        asking: impl Future<Output = Result<Vec<String>, CredentialError>>,
     ) {
-        if read.sha1.is_none() || read.sha256.is_none() {
-            return;
-        }
-        let asked = timeout_at(Instant::now() + KNOWN_QUESTION_LIMIT, asking).await;
-        if let Ok(Ok(offered)) = asked {
-            let evicted = {
-                let mut store = self.store.lock();
-                store.record_offered(user, read, &offered, used)
-            };
-            drop(evicted);
-        }
+        let evicted = {
+            let mut store = self.store.lock();
+            store.record_offered(user, read, offered, used)
+        };
+        drop(evicted);
     }
 
     /// Reads a user's keys on a connection that is authenticated as this user.
@@ -227,9 +224,14 @@ impl Credentials {
             NoKeys::Unavailable => CredentialError::Unavailable,
             NoKeys::NoSuchUser | NoKeys::Unusable => CredentialError::Refused,
         })?;
-        let asking = self.ask_mechanisms(user, sharer);
-        self.record_offered_in_time(user, &credentials, None, asking)
-            .await;
+        if has_both_mechanisms(&credentials) {
+            let asking = self.ask_mechanisms(user, sharer);
+            let asked = timeout_at(Instant::now() + KNOWN_QUESTION_LIMIT, asking).await;
+            // Without a reply in time, Seawall uses what it has learned earlier about the user.
+            if let Ok(Ok(offered)) = asked {
+                self.record_offered(user, &credentials, &offered, None);
+            }
+        }
         let learnt = self.store.lock().learn(user, credentials, None, asked_at);
         let (known, evicted) = learnt;
         drop(evicted);
@@ -316,6 +318,11 @@ impl Credentials {
         }
         Ok(parsed?)
     }
+}
+
+/// True if a user has keys for both mechanisms.
+fn has_both_mechanisms(read: &seawall_auth::Credentials) -> bool {
+    read.sha1.is_some() && read.sha256.is_some()
 }
 
 /// The reason why a query of the service account for a user's keys returned no keys.
