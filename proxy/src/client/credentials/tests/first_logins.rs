@@ -1,9 +1,9 @@
 //! Tests of a user's first login, which a server checks.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use bson::rawdoc;
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, poll};
 use tokio::{
     runtime::Handle,
     time::{Instant, advance, pause, timeout},
@@ -460,13 +460,17 @@ async fn a_query_about_mechanisms_does_not_wait_for_all_earlier_queries_of_anoth
     let (credentials, u) = (&scene.credentials, user("u"));
     pause();
     let (listed, now) = (vec![SHA_256.name().to_owned()], Instant::now());
-    let evicted = (credentials.store.lock()).remember_mechanisms(&u, listed.clone(), now);
-    drop(evicted);
     let users = ["a", "b", "c"].map(user);
     let crowd = users.iter();
     let crowd = crowd.map(|user| credentials.ask_mechanisms(user, address(1)));
-    // The mechanisms of `u` are cached, so this query ends as soon as it has a turn.
-    let other = credentials.ask_mechanisms(&u, address(2));
+    // The mechanisms of `u` are cached while this query waits, so it ends as soon as it has a turn.
+    let other = async {
+        let mut asking = pin!(credentials.ask_mechanisms(&u, address(2)));
+        assert!(poll!(asking.as_mut()).is_pending());
+        let evicted = (credentials.store.lock()).remember_mechanisms(&u, listed.clone(), now);
+        drop(evicted);
+        asking.await
+    };
     let served = served_after_crowd(&credentials.questions, crowd, other);
     assert_eq!(served, Some(Ok(listed)));
     assert_eq!(credentials.questions.free(), 2, "all clients have left");
