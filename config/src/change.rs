@@ -706,7 +706,7 @@ mod tests {
 
     /// Until a restart, Seawall uses the earlier servers, for which the new keys may be wrong.
     #[test]
-    fn changed_tls_keys_need_a_restart_if_a_reload_changes_more_of_the_uri_than_the_password() {
+    fn changed_tls_settings_need_a_restart_if_a_reload_changes_more_of_the_uri_than_the_password() {
         let settings = |uri: &str, keys: &str| {
             let toml = format!("deployment.uri = \"mongodb://{uri}/?tls=true\"\n{keys}");
             Settings::from_toml(&toml).unwrap()
@@ -741,7 +741,7 @@ mod tests {
 
     /// The certificate of the running connections expires if it is not renewed before the restart.
     #[test]
-    fn a_renewed_tls_file_needs_no_restart_even_if_another_tls_key_waits_for_the_restart() {
+    fn a_renewed_tls_file_needs_no_restart_even_if_another_tls_setting_waits_for_a_restart() {
         let name = format!("seawall-renewed-beside-{}", std::process::id());
         let file = std::env::temp_dir().join(name);
         let settings = |host: &str, content: &str, more: &str| {

@@ -36,8 +36,8 @@ pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Probl
     events_have_clients(settings, problems);
 }
 
-/// Checks that no two addresses of clients overlap. Otherwise, the system could not bind both, so
-/// the next start would fail.
+/// Checks that no two addresses at which Seawall accepts clients overlap. Otherwise, the system
+/// could not bind both, so the next start would fail.
 fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
     let mut seen: Vec<(String, &ListenAddress)> = Vec::new();
     for Listener {
@@ -63,8 +63,9 @@ fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
     }
 }
 
-/// Checks that the two HTTP addresses overlap neither with each other nor with the addresses of
-/// clients. Otherwise, an HTTP address could never be bound, but Seawall would start without it.
+/// Checks that the two HTTP addresses overlap neither with each other nor with an address at which
+/// Seawall accepts clients. Otherwise, an HTTP address could never be bound, but Seawall would
+/// start without it.
 fn http_addresses_differ(listeners: &[Listener], admin: &Admin, problems: &mut Problems) {
     if problems.has("admin.address") || problems.has("listen.address") {
         return;

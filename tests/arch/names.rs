@@ -74,9 +74,9 @@ fn the_search_finds_functions_that_are_named_as_questions_but_borrow_self_mutabl
     assert_eq!(questions_with_side_effects(&source), ["must_c", "can_d"]);
 }
 
-/// A function whose name begins like a question, such as `is_` or `may_`, must have no other
-/// effect, so it must not need `&mut self`. The only exception is [`Stream::has_ended`]: it needs
-/// `&mut self` to poll a socket, but the poll changes nothing that callers see.
+/// A function whose name begins like a question, such as `is_` or `may_`, must have no side effect,
+/// so it must not need `&mut self`. The only exception is [`Stream::has_ended`], which reads from a
+/// connection. If it reads a byte, it returns true, and the connection is not used again.
 ///
 /// [`Stream::has_ended`]: seawall_transport::Stream::has_ended
 #[test]

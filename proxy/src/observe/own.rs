@@ -126,7 +126,8 @@ fn has_ended(error: &io::Error) -> bool {
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
-/// Reads the thread with this folder.
+/// Reads the name and the CPU time of a thread. `folder` is the folder of the thread in
+/// `/proc/self/task`.
 ///
 /// Source: `/proc/<pid>/schedstat` in the file `Documentation/scheduler/sched-stats.rst` of the
 /// Linux kernel: the time on the CPU comes first, in nanoseconds.

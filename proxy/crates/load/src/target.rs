@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn unsupported_connection_options_are_errors() {
+    async fn a_mechanism_other_than_scram_is_an_error() {
         let target = Target::parse("mongodb://127.0.0.1/?authMechanism=MONGODB-X509").await;
         assert!(matches!(target, Err(TargetError::Unsupported(_))));
     }

@@ -147,8 +147,8 @@ impl<'a> Admission<'a> {
     /// - It looks like the hello of a monitor.
     /// - A permit for a monitor is available.
     ///
-    /// Such a client may still log in: clients with a mechanism other than SCRAM send the same
-    /// hello as monitors do.
+    /// Further hellos of a monitor renew its permit. A monitor may still log in, because the hello
+    /// of a client with a mechanism other than SCRAM can look like that of a monitor.
     pub(super) fn note_hello(&mut self, is_from_monitor: bool) {
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();

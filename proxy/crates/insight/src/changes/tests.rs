@@ -273,9 +273,11 @@ fn shapes_with_larger_replies_and_more_documents_are_found() {
 fn changes_below_the_thresholds_are_not_reported() {
     let steady = [(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)];
     let with = |more: (u64, f64)| minute(&[&steady[..], &[more]].concat());
-    // Each case has the earlier and the later figures of one more shape. The cases are: few
-    // operations, a small ratio, a small difference, slightly more operations, and a new shape with
-    // few operations.
+    // Each case is one more shape: the number and the median duration (in ms) of its operations,
+    // first in the earlier period, then in the later one. The cases are: few earlier operations, a
+    // small ratio of the durations, a small difference of the durations, a number of operations
+    // that may have grown by chance, and a new shape with few operations. The later number is
+    // limited, because a great increase of the number would be reported.
     let cases = [
         ((29, 1.0), (500, 9.0)),
         ((500, 1.0), (500, 1.4)),
