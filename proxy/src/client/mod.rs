@@ -115,8 +115,8 @@ pub struct ClientSettings {
     /// addresses. After its login, a client from one of these networks counts towards the share of
     /// its user instead of its address.
     pub shared_addresses: Vec<IpNet>,
-    /// True if a pooled client becomes a relayed client when it logs in with a mechanism that
-    /// Seawall cannot verify itself.
+    /// True if a pooled client becomes a relayed client when it begins a login with a mechanism
+    /// other than SCRAM and X.509.
     pub relays_other_mechanisms: bool,
     /// True if Seawall serves the command `seawall`.
     pub serves_own_commands: bool,

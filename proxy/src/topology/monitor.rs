@@ -43,8 +43,8 @@ use seawall_transport::connection::{Account, LoginMethod, Password, ServerAddres
 /// The port of a server whose address contains no port.
 const DEFAULT_PORT: u16 = 27017;
 
-/// Time limit for resolving the DNS name of a connection string, if the start or a reload waits for
-/// it.
+/// Time limit for resolving the DNS name of a connection string while the start, a reload or
+/// `seawall check` waits for the result.
 const DNS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Time limit for resolving the DNS name in the background. If a name server is down, the reply of

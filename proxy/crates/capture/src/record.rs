@@ -307,8 +307,7 @@ pub enum OmissionReason {
 /// An event that helps to understand the captured traffic, such as a stall of a server.
 #[derive(Clone, PartialEq, Message)]
 pub struct Event {
-    /// The time of the event, in microseconds since the capture began. Events that precede the
-    /// capture have the time 0.
+    /// The time of the event, in microseconds since the capture began.
     #[prost(uint64, tag = "1")]
     pub at_us: u64,
     /// The kind of the event: `storm`, `stall`, `change` or `quiet`. If an event has one of the

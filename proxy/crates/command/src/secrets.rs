@@ -284,7 +284,7 @@ mod tests {
             ),
             (doc! {"commitTransaction": 1, "$db": "admin"}, (true, true)),
             (doc! {"endSessions": [], "$db": "admin"}, (true, true)),
-            // Keys of users are in the replies.
+            // The replies may contain keys of users.
             (doc! {"usersInfo": 1, "$db": "shop"}, (false, false)),
             (
                 doc! {"find": "system.users", "$db": "admin"},

@@ -124,7 +124,7 @@ mod tests {
 
     /// A group contains the shapes (commands without their values) with similar server times.
     #[test]
-    fn the_group_of_a_shape_does_not_depend_on_the_server_times_of_other_shapes() {
+    fn shapes_in_different_entries_of_the_table_have_independent_groups() {
         let mut groups = ShapeGroups::default();
         groups.record(1, Duration::from_micros(100));
         groups.record(2, Duration::from_secs(2));

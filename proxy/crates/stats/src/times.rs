@@ -26,7 +26,7 @@ pub enum Against {
 /// The reason why a text is not a valid duration or baseline.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
-    /// The text is not a number with a unit.
+    /// The text is not a whole number with a unit.
     #[error("{0:?} is not a time such as 30s, 10m, 24h or 7d")]
     NoTime(String),
     /// The duration is zero, or longer than a week.
@@ -40,10 +40,10 @@ pub enum TimeError {
     NoBaseline(String),
 }
 
-/// Parses a duration of at most a week: a number with the unit `s`, `m`, `h` or `d`.
+/// Parses a duration from one second to a week: a whole number with the unit `s`, `m`, `h` or `d`.
 ///
 /// # Errors
-/// If the text is not a number with a unit, or the duration is out of range.
+/// If the text is not a whole number with a unit, or the duration is out of range.
 pub fn parse_time(text: &str) -> Result<Duration, TimeError> {
     let wrong = || TimeError::NoTime(text.to_owned());
     let unit = text.char_indices().next_back().ok_or_else(wrong)?;

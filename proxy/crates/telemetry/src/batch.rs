@@ -246,8 +246,11 @@ impl Batch {
 /// Converts the buckets of a distribution to the buckets of an OTLP exponential histogram. The OTLP
 /// bucket with the number `index` has the bounds (base^index, base^(index + 1)], where base is
 /// 2^(1/`PER_OCTAVE`). The OTLP message has a count for each bucket, from the first bucket that is
-/// not empty to the last bucket that is not empty. Returns `None` if all buckets are empty. The
-/// first bucket of a distribution also counts all shorter durations.
+/// not empty to the last bucket that is not empty. Returns `None` if all buckets are empty.
+///
+/// The lowest bucket of a distribution also counts all shorter durations, and its highest bucket
+/// all longer durations. So the two OTLP buckets that result from them may also count durations
+/// outside their bounds.
 fn buckets<const PER_OCTAVE: usize>(
     distribution: &Distribution<PER_OCTAVE>,
 ) -> Option<exponential_histogram_data_point::Buckets> {

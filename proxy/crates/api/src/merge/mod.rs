@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_of_a_merged_report_name_the_instance_that_reported_them() {
+    fn each_annotation_of_a_merged_report_contains_the_instance_that_reported_it() {
         let mut merged = None;
         for (address, at) in [("http://b:1", 20.0), ("http://a:1", 10.0)] {
             let annotation = Annotation {

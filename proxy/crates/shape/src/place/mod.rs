@@ -389,8 +389,8 @@ fn names(value: &Value<'_>) -> Treatment {
     }
 }
 
-/// Redaction keeps a string that is in `words`, the words that the server accepts here. It also
-/// keeps numbers, booleans and null.
+/// Redaction keeps a string only if it is one of `words`, which the server defines. It also keeps
+/// numbers, booleans and null.
 fn word_of(words: &[&[u8]], value: &Value<'_>) -> Treatment {
     match value {
         Value::String(word) => kept_unless(!words.contains(word)),

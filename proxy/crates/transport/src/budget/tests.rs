@@ -81,7 +81,7 @@ async fn the_memory_reserve_goes_first_to_the_address_that_holds_the_least_memor
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_address_cannot_use_all_memory_of_the_budget() {
+async fn many_small_messages_of_one_address_leave_memory_for_other_addresses() {
     const MESSAGE: usize = 60_000;
     let (mut inner, now) = inner();
     loop {
