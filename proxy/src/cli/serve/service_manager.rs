@@ -51,10 +51,10 @@ fn send(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Maximum time between two checks of the threads of the runtimes. Each check gives a task to these
-/// threads, and feeds the watchdog only if the threads have run the tasks of earlier checks. The
-/// shorter the time between checks is, the sooner Seawall notices that the threads make no
-/// progress.
+/// Maximum time between two checks of the threads of the runtimes. Each check gives a new task to
+/// each runtime that has run its earlier tasks, and feeds the watchdog only if both runtimes have
+/// run theirs. The shorter the time between checks is, the sooner Seawall notices that the threads
+/// make no progress.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts a thread that feeds the watchdog while the threads of `app` make progress, if the service
