@@ -97,9 +97,20 @@ fn renew_contents(kept: &mut ServerTls, newer: &ServerTls) {
     } = kept;
     let files = ca_file.iter_mut().chain(certificate_key_file);
     for file in files.chain(crl_files.iter_mut().flatten()) {
-        if let Some(same) = read.iter().find(|other| other.path() == file.path()) {
-            file.clone_from(same);
-        }
+        renew(file, &read);
+    }
+}
+
+/// The file in `read` with the path of `file`; `None` if `read` has no such file.
+fn same_file<'a>(file: &ReadFile, read: &[&'a ReadFile]) -> Option<&'a ReadFile> {
+    let mut read = read.iter().copied();
+    read.find(|other| other.path() == file.path())
+}
+
+/// Replaces the content of `file` by the content that `read` has for the same path.
+fn renew(file: &mut ReadFile, read: &[&ReadFile]) {
+    if let Some(same) = same_file(file, read) {
+        file.clone_from(same);
     }
 }
 
@@ -127,20 +138,15 @@ fn renew_client_files(kept: &mut Option<Tls>, read: &[&ReadFile]) {
     else {
         return;
     };
-    let renewed = |file: &ReadFile| {
-        let mut read = read.iter().copied();
-        read.find(|other| other.path() == file.path()).cloned()
-    };
     for (certificate, key) in certificate_files.iter_mut().zip(key_files) {
-        if let (Some(new_certificate), Some(new_key)) = (renewed(certificate), renewed(key)) {
-            *certificate = new_certificate;
-            *key = new_key;
+        let same = (same_file(certificate, read), same_file(key, read));
+        if let (Some(same_certificate), Some(same_key)) = same {
+            certificate.clone_from(same_certificate);
+            key.clone_from(same_key);
         }
     }
     for file in client_ca_files.iter_mut().chain(client_crl_files).flatten() {
-        if let Some(new) = renewed(file) {
-            *file = new;
-        }
+        renew(file, read);
     }
 }
 
