@@ -259,8 +259,7 @@ impl Credentials {
                 return Err(CredentialError::Unavailable);
             }
             self.keep_spare(&pool, connection);
-            let listed = reply.get_array("saslSupportedMechs");
-            return Ok(listed.map(mechanism_names).unwrap_or_default());
+            return Ok(listed_mechanisms(&reply));
         }
         Err(CredentialError::Unavailable)
     }
@@ -282,9 +281,7 @@ impl Credentials {
         let reply = ask(connection, &mechanisms_command(user)).await?;
         // An error says nothing about the mechanisms.
         if reply_is_ok(&reply).is_ok() {
-            let offered = reply.get_array("saslSupportedMechs").map(mechanism_names);
-            let offered = offered.unwrap_or_default();
-            self.record_offered(user, read, &offered, Some(used));
+            self.record_offered(user, read, &listed_mechanisms(&reply), Some(used));
         }
         Ok(())
     }
@@ -565,6 +562,12 @@ fn mechanisms_command(user: &UserName) -> RawDocumentBuf {
         "saslSupportedMechs": format!("{}.{}", user.source, user.name),
         "$db": "admin",
     }
+}
+
+/// The mechanisms in a reply to [`mechanisms_command`]; empty if the reply has no list.
+fn listed_mechanisms(reply: &RawDocument) -> Vec<String> {
+    let listed = reply.get_array("saslSupportedMechs");
+    listed.map(mechanism_names).unwrap_or_default()
 }
 
 async fn ask(
