@@ -3,20 +3,13 @@
 //! and TLS handshakes. Handshakes have a lower priority than everything else, because clients that
 //! have not logged in may begin thousands of handshakes at the same time.
 
-use std::{
-    pin::pin,
-    sync::Arc,
-    task::{Context, Poll, Wake, Waker},
-};
-
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
-    sync::Notify,
-    task::{block_in_place, spawn_blocking, yield_now},
+    task::{block_in_place, spawn_blocking},
 };
 
 use super::{
-    low_priority::{LowPriority, StepTurns},
+    low_priority::{HandshakeStep, LowPriority},
     turns::{Turn, Turns},
 };
 use seawall_transport::Sharer;
@@ -45,62 +38,11 @@ pub(crate) struct Heavy<'a> {
     sharer: Sharer,
 }
 
-/// Lets one handshake wait for turns, together with the other handshakes of its sharer: an address
-/// or a user.
-#[derive(Debug)]
-pub(crate) struct HandshakeLine {
-    turns: StepTurns,
-    sharer: Sharer,
-}
-
-impl HandshakeLine {
-    /// Creates the line of one handshake of this sharer. The handshake waits for one of `turns`:
-    /// the permits to use CPU time.
-    pub(crate) fn new(turns: StepTurns, sharer: Sharer) -> Self {
-        Self { turns, sharer }
-    }
-
-    /// Runs `task`. Each poll waits for a turn, because it may compute cryptography for up to some
-    /// milliseconds. Waiting sharers are served round-robin. A sharer's newest waiting handshake is
-    /// usually served first, because clients that have waited for long often give up and retry.
-    pub(crate) async fn run<F: Future>(&self, task: F) -> F::Output {
-        let mut task = pin!(task);
-        let wakeup = Arc::new(Wakeup::default());
-        let waker = Waker::from(Arc::clone(&wakeup));
-        let mut turns = &self.turns.first;
-        loop {
-            let turn = turns.take(self.sharer).await;
-            let polled = task.as_mut().poll(&mut Context::from_waker(&waker));
-            // There is a turn for each thread. Without the yield, the next handshake on this thread
-            // would get this turn, even if another handshake should come first. During the yield,
-            // all handshakes that are ready begin to wait, so the turn passes to the first one in
-            // the queue.
-            yield_now().await;
-            drop(turn);
-            match polled {
-                Poll::Ready(done) => return done,
-                Poll::Pending => wakeup.0.notified().await,
-            }
-            turns = &self.turns.later;
-        }
-    }
-}
-
-/// Wakes a task that waits for an event. If the task is woken before it waits, remembers this.
-#[derive(Debug, Default)]
-struct Wakeup(Notify);
-
-impl Wake for Wakeup {
-    fn wake(self: Arc<Self>) {
-        self.0.notify_one();
-    }
-}
-
 impl HeavyWork {
-    /// Allows `workers / 2` jobs on messages at a time. Handshakes get the same number of
-    /// low-priority threads, and the same number of fallback threads. The number is at least 1.
+    /// Allows `workers / 2` jobs on messages at a time. Handshakes get the same number of idle
+    /// threads, and the same number of fallback threads. The number is at least 1.
     /// `workers` is the number of threads that serve clients.
-    pub(super) fn new(workers: usize) -> Self {
+    pub(crate) fn new(workers: usize) -> Self {
         let count = (workers / 2).max(1);
         Self {
             messages: Turns::new(count),
@@ -132,24 +74,19 @@ impl Heavy<'_> {
         Self::run_elsewhere(turn, work).await
     }
 
-    /// Runs a TLS handshake on threads of low priority. `begin` gets the line in which the
-    /// handshake waits for a turn before each step. If this future is dropped, the handshake ends.
+    /// Runs `work`: one step of a TLS handshake, or the verification of a certificate. It runs on a
+    /// thread of low priority, and computes cryptography for at most some milliseconds. It must not
+    /// use a socket: other threads would wait for locks of the runtime that a thread of low priority
+    /// holds. If this future is dropped, work that has not begun does not begin.
     ///
     /// # Panics
-    /// If the handshake panics.
-    pub(crate) async fn handshake<F>(
+    /// If `work` panics.
+    pub(crate) async fn handshake_step<T: Send + 'static>(
         self,
-        begin: impl FnOnce(HandshakeLine) -> F + Send + 'static,
-    ) -> F::Output
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
-        let sharer = self.sharer;
-        let handshake = self
-            .work
-            .handshakes
-            .run(move |turns| begin(HandshakeLine::new(turns, sharer)));
-        handshake.await
+        step: HandshakeStep,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        self.work.handshakes.run(self.sharer, step, work).await
     }
 
     async fn run_elsewhere<T: Send + 'static>(
@@ -193,7 +130,7 @@ impl Heavy<'_> {
 mod tests {
     use std::{
         sync::{
-            Barrier,
+            Arc, Barrier,
             atomic::{AtomicUsize, Ordering},
             mpsc,
         },
@@ -202,47 +139,8 @@ mod tests {
     };
 
     use futures_util::future::join_all;
-    use seawall_locks::Mutex;
 
     use super::*;
-
-    #[tokio::test]
-    async fn ready_handshakes_of_one_address_do_not_delay_a_handshake_of_another_address() {
-        let (turns, order) = (StepTurns::new(1), Arc::new(Mutex::new(Vec::new())));
-        let crowd = [1; 20].into_iter().chain([2]);
-        let handshakes: Vec<_> = crowd
-            .map(|address| {
-                let sharer = Sharer::at(Some([192, 0, 2, address].into()));
-                let line = HandshakeLine::new(turns.clone(), sharer);
-                let order = Arc::clone(&order);
-                tokio::spawn(async move { line.run(async { order.lock().push(address) }).await })
-            })
-            .collect();
-        for handshake in join_all(handshakes).await {
-            handshake.unwrap();
-        }
-        let place = order.lock().iter().position(|address| *address == 2);
-        assert!(place.is_some_and(|place| place <= 2), "{order:?}");
-    }
-
-    #[tokio::test]
-    async fn handshakes_that_begin_do_not_delay_a_handshake_that_has_begun() {
-        let turns = StepTurns::new(1);
-        let line = HandshakeLine::new(turns.clone(), Sharer::Local);
-        let (begun, next) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let steps = {
-            let (begun, next) = (Arc::clone(&begun), Arc::clone(&next));
-            async move {
-                begun.notify_one();
-                next.notified().await;
-            }
-        };
-        let handshake = tokio::spawn(async move { line.run(steps).await });
-        begun.notified().await;
-        let _other = turns.first.take(Sharer::Local).await;
-        next.notify_one();
-        handshake.await.unwrap();
-    }
 
     #[tokio::test]
     async fn work_on_more_than_128_kib_runs_on_another_thread() {

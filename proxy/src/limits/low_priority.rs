@@ -1,52 +1,56 @@
 //! Threads of low priority, for TLS handshakes, which must not take CPU time from operations.
 //!
-//! The threads have the policy `SCHED_IDLE` and are called *idle threads*: they run only while a
-//! core has nothing else to do, and any other thread usually interrupts them at once. A thread with
-//! only a raised nice value would run until the end of its time slice of some milliseconds. While
-//! operations use all cores, idle threads make little or no progress. If they do not progress, new
-//! handshakes run on fallback threads, which have only a raised nice value. A long queue alone does
-//! not move handshakes to the fallback threads.
+//! There are two kinds of these threads. *Idle threads* have the policy `SCHED_IDLE`: they run only
+//! while a core has nothing else to do, and any other thread usually interrupts them at once.
+//! *Fallback threads* have only a raised nice value: they run until the end of a time slice of some
+//! milliseconds, but they make progress on busy cores, too.
+//!
+//! While other threads, of this process or of others, use all cores, an idle thread may wait for
+//! many seconds, even in the middle of a step of a handshake. So an idle thread measures how long it
+//! waits for a core: after each step, and before a step if the last measurement is not new. After a
+//! long wait, all steps run on the fallback threads for a second. If the idle threads make no
+//! progress, the steps that wait for them move to the fallback threads. A long queue alone does not
+//! move steps. A step that is interrupted on an idle thread cannot move, so it may be slow.
 
 use std::{
     fmt,
-    future::{pending, poll_fn},
-    panic::resume_unwind,
-    pin::pin,
-    sync::{Arc, OnceLock},
-    thread::yield_now,
+    future::pending,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
     time::Duration,
 };
 
 use tokio::{
     runtime::{Builder, Handle},
-    task::JoinHandle,
+    sync::oneshot,
+    task::{JoinHandle, yield_now},
     time::{Instant, timeout},
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use super::turns::Turns;
+use super::{idle_time::IdleTime, turns::Turns};
 use crate::runtime::{Plane, become_idle, become_nice};
 use seawall_locks::Mutex;
+use seawall_transport::Sharer;
 
-/// If the idle threads make no progress within this time, tasks that have not begun move to the
+/// If the idle threads make no progress within this time, steps that have not begun move to the
 /// fallback threads.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// The idle threads make progress if at least this number of tasks take their first turn in
-/// [`PATIENCE`]. The first step of a handshake is up to 1 ms of cryptography. So with fewer turns,
-/// the threads had less than about a tenth of the CPU time of a core.
-const LEAST_TURNS: u64 = 5;
+/// The idle threads make progress if at least this number of steps begin in [`PATIENCE`]. The first
+/// step of a handshake is up to 1 ms of cryptography. So with fewer steps, the threads had less than
+/// about a tenth of the CPU time of a core.
+const LEAST_STEPS: u64 = 5;
 
-/// Time for which all new tasks run on the fallback threads after a task has moved to them. Without
-/// this rule, each task would first wait for [`PATIENCE`].
-const BUSY_TIME: Duration = Duration::from_secs(1);
+/// Number of times that an idle thread lets other threads run, to measure its wait for a core before
+/// a step.
+const PROBE_YIELDS: usize = 4;
 
-/// Number of tasks that a thread runs between two checks for events of sockets. The number is
-/// small, because tasks take long here: a thread must notice that a client has disconnected before
-/// it spends time on this client's handshake.
-const EVENT_INTERVAL: u32 = 4;
-
-/// Threads of low priority. The threads start with the first task, and end when the last clone of
+/// Threads of low priority. The threads start with the first step, and end when the last clone of
 /// this value is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct LowPriority(Arc<Inner>);
@@ -54,127 +58,185 @@ pub(super) struct LowPriority(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     idle: Threads,
-    nice: Threads,
-    /// Until this time, all new tasks run on the fallback threads. `None` if no task has moved to
-    /// the fallback threads yet.
-    busy_until: Mutex<Option<Instant>>,
+    fallback: Threads,
+    idle_time: Arc<IdleTime>,
+}
+
+/// The position of a step in its handshake. First steps and later steps have separate turns, so
+/// handshakes that begin do not delay the handshakes that have begun.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HandshakeStep {
+    First,
+    Later,
 }
 
 impl LowPriority {
-    /// Prepares threads that run `count` tasks at a time. No thread starts yet.
+    /// Prepares threads that run `count` first steps and `count` later steps at a time. No thread
+    /// starts yet.
     pub(super) fn new(count: usize) -> Self {
+        let idle = Threads::new(count, become_idle);
+        Self::with(idle, Threads::new(count, become_nice))
+    }
+
+    fn with(idle: Threads, fallback: Threads) -> Self {
         Self(Arc::new(Inner {
-            idle: Threads::new(count, become_idle),
-            nice: Threads::new(count, become_nice),
-            busy_until: Mutex::default(),
+            idle,
+            fallback,
+            idle_time: Arc::new(IdleTime::new()),
         }))
     }
 
-    /// Runs the task that `begin` returns. `begin` gets the turns of the threads on which the task
-    /// runs: the task may use much CPU time only while it has a turn. If this future is dropped,
-    /// the task is cancelled.
+    /// Runs `work`: one step of a handshake of this sharer. Waiting sharers are served round-robin.
+    /// A sharer's newest waiting step is usually served first, because clients that have waited for
+    /// long often give up and retry. If this future is dropped, work that has not begun does not
+    /// begin.
     ///
     /// # Panics
-    /// If the task panics.
-    pub(super) async fn run<F>(
+    /// If `work` panics.
+    pub(super) async fn run<T: Send + 'static>(
         &self,
-        begin: impl FnOnce(StepTurns) -> F + Send + 'static,
-    ) -> F::Output
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
-        let Inner { idle, nice, .. } = &*self.0;
-        if self.is_busy() {
-            return joined(nice.spawn(begin(nice.turns.clone()))).await;
+        sharer: Sharer,
+        step: HandshakeStep,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let mut work = Arc::new(Unstarted::new(work));
+        if !self.0.idle_time.is_short() {
+            match self.run_on_idle_thread(sharer, step, work).await {
+                Ok(done) => return done,
+                Err(moved) => work = Arc::new(Unstarted::new(moved)),
+            }
         }
-        let unstarted = Arc::new(Mutex::new(Some(begin)));
-        let (slot, turns) = (Arc::clone(&unstarted), idle.turns.clone());
-        let mut running = Box::pin(joined(idle.spawn(async move {
-            let begin = slot.lock().take();
-            match begin {
-                Some(begin) => yielding(begin(turns)).await,
-                // The task was moved to the fallback threads, and this future is about to be
-                // dropped.
-                None => pending().await,
-            }
-        })));
-        let mut taken = idle.turns.first.ever_taken();
+        match self.0.fallback.run(sharer, step, work, AnyTime).await {
+            Some(done) => done,
+            // The runtime has ended, because the process is ending. So no result is needed.
+            None => pending().await,
+        }
+    }
+
+    /// Runs a step on an idle thread.
+    ///
+    /// # Errors
+    /// The idle threads make no progress. The error is the step's work, which has not begun.
+    async fn run_on_idle_thread<T: Send + 'static, W>(
+        &self,
+        sharer: Sharer,
+        step: HandshakeStep,
+        work: Arc<Unstarted<W>>,
+    ) -> Result<T, W>
+    where
+        W: FnOnce() -> T + Send + 'static,
+    {
+        let Inner {
+            idle, idle_time, ..
+        } = &*self.0;
+        let measured = WhileIdle(Arc::clone(idle_time));
+        let mut running = Box::pin(idle.run(sharer, step, Arc::clone(&work), measured));
+        let mut begun = idle.begun.load(Ordering::Relaxed);
         loop {
-            if let Ok(done) = timeout(PATIENCE, running.as_mut()).await {
-                return done;
+            match timeout(PATIENCE, running.as_mut()).await {
+                Ok(Some(done)) => return Ok(done),
+                // An idle thread has measured a shortage of CPU time.
+                Ok(None) => break,
+                Err(_) => {}
             }
-            let before = std::mem::replace(&mut taken, idle.turns.first.ever_taken());
-            if unstarted.lock().is_none() || taken - before < LEAST_TURNS {
+            let before = std::mem::replace(&mut begun, idle.begun.load(Ordering::Relaxed));
+            if work.is_claimed() || begun - before < LEAST_STEPS {
+                idle_time.record_shortage();
                 break;
             }
         }
-        let begin = unstarted.lock().take();
-        match begin {
-            None => running.await,
-            Some(begin) => {
-                drop(running);
-                *self.0.busy_until.lock() = Some(Instant::now() + BUSY_TIME);
-                joined(nice.spawn(begin(nice.turns.clone()))).await
-            }
+        match work.claim() {
+            Some(work) => Err(work),
+            None => match running.await {
+                Some(done) => Ok(done),
+                None => pending().await,
+            },
         }
     }
+}
 
-    fn is_busy(&self) -> bool {
-        let busy_until = *self.0.busy_until.lock();
-        busy_until.is_some_and(|until| Instant::now() < until)
+/// Decides when a thread runs steps.
+trait Schedule: Send + 'static {
+    /// Runs before a step. False if this thread must not run the step.
+    fn allows_step(&self) -> bool;
+
+    /// Runs after a step.
+    fn end_step(self);
+}
+
+/// The schedule of fallback threads.
+struct AnyTime;
+
+impl Schedule for AnyTime {
+    fn allows_step(&self) -> bool {
+        true
+    }
+
+    fn end_step(self) {}
+}
+
+/// The schedule of idle threads: they run steps only while they get CPU time.
+struct WhileIdle(Arc<IdleTime>);
+
+impl Schedule for WhileIdle {
+    fn allows_step(&self) -> bool {
+        if !self.0.is_proven() {
+            let ready = Instant::now();
+            (0..PROBE_YIELDS).for_each(|_| thread::yield_now());
+            self.0.record_wait(ready);
+        }
+        !self.0.is_short()
+    }
+
+    /// Lets other threads run.
+    ///
+    /// When another thread wakes up, Linux (6.18, for example) does not always interrupt an idle
+    /// thread at once. Sometimes the other thread waits for milliseconds, probably until the next
+    /// tick of the scheduler. After a yield, the other thread runs. So the other thread waits only
+    /// for one step of a handshake.
+    fn end_step(self) {
+        let ready = Instant::now();
+        thread::yield_now();
+        self.0.record_wait(ready);
     }
 }
 
-/// Runs a task, and lets this thread yield after each poll.
-///
-/// When another thread wakes up, Linux (6.18, for example) does not always interrupt a thread with
-/// the policy `SCHED_IDLE` at once. Sometimes the other thread waits for milliseconds, probably
-/// until the next tick of the scheduler. After a yield, the other thread runs. So the other thread
-/// waits only for one step of a handshake.
-async fn yielding<F: Future>(task: F) -> F::Output {
-    let mut task = pin!(task);
-    poll_fn(|cx| {
-        let polled = task.as_mut().poll(cx);
-        yield_now();
-        polled
-    })
-    .await
+/// Work that has not begun. The first thread that claims it gets it.
+struct Unstarted<W> {
+    is_claimed: AtomicBool,
+    /// Only the thread that has claimed the work locks this mutex. So no thread waits for an idle
+    /// thread that holds the mutex and does not run.
+    work: Mutex<Option<W>>,
 }
 
-/// Waits for the result of a task. If this future is dropped, the task is cancelled.
-async fn joined<T>(task: JoinHandle<T>) -> T {
-    match AbortOnDropHandle::new(task).await {
-        Ok(done) => done,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => resume_unwind(panic),
-            // The runtime has ended, because the process is ending. So no result is needed.
-            Err(_) => pending().await,
-        },
-    }
-}
-
-/// The turns of tasks that consist of steps. First steps and later steps have separate turns, so
-/// tasks that begin do not delay the tasks that have begun.
-#[derive(Clone, Debug)]
-pub(crate) struct StepTurns {
-    pub(crate) first: Turns,
-    pub(crate) later: Turns,
-}
-
-impl StepTurns {
-    /// Allows `count` first steps and `count` later steps at a time.
-    pub(crate) fn new(count: usize) -> Self {
+impl<W> Unstarted<W> {
+    fn new(work: W) -> Self {
         Self {
-            first: Turns::newest_first(count),
-            later: Turns::newest_first(count),
+            is_claimed: AtomicBool::new(false),
+            work: Mutex::new(Some(work)),
         }
+    }
+
+    /// Returns the work; `None` if it was claimed before.
+    fn claim(&self) -> Option<W> {
+        match self.is_claimed.swap(true, Ordering::Relaxed) {
+            true => None,
+            false => self.work.lock().take(),
+        }
+    }
+
+    fn is_claimed(&self) -> bool {
+        self.is_claimed.load(Ordering::Relaxed)
     }
 }
 
 /// A runtime with its own threads, which all have one priority.
 struct Threads {
     count: usize,
-    turns: StepTurns,
+    first: Turns,
+    later: Turns,
+    /// Number of steps that have begun.
+    begun: Arc<AtomicU64>,
     /// Gives the current thread its priority.
     prepare: fn(),
     /// The runtime of the threads; `None` if the threads could not be started.
@@ -193,17 +255,61 @@ impl Threads {
     fn new(count: usize, prepare: fn()) -> Self {
         Self {
             count,
-            turns: StepTurns::new(count),
+            first: Turns::newest_first(count),
+            later: Turns::newest_first(count),
+            begun: Arc::default(),
             prepare,
             runtime: OnceLock::new(),
         }
     }
 
+    /// Runs `work` on one of these threads when it gets a turn. If this future is dropped, work that
+    /// has not begun does not begin. Returns `None` if the schedule does not allow the step now, if
+    /// another thread has claimed the work, or if the process is ending.
+    ///
+    /// # Panics
+    /// If the work panics.
+    async fn run<T: Send + 'static>(
+        &self,
+        sharer: Sharer,
+        step: HandshakeStep,
+        work: Arc<Unstarted<impl FnOnce() -> T + Send + 'static>>,
+        schedule: impl Schedule,
+    ) -> Option<T> {
+        let turns = match step {
+            HandshakeStep::First => self.first.clone(),
+            HandshakeStep::Later => self.later.clone(),
+        };
+        let begun = Arc::clone(&self.begun);
+        let (deliver, delivered) = oneshot::channel();
+        let task = self.spawn(async move {
+            let turn = turns.take(sharer).await;
+            if !schedule.allows_step() {
+                return;
+            }
+            let Some(work) = work.claim() else {
+                return;
+            };
+            begun.fetch_add(1, Ordering::Relaxed);
+            // The result is delivered before `end_step`, because there an idle thread may wait for a
+            // core. The delivery fails if the client has disconnected.
+            drop(deliver.send(catch_unwind(AssertUnwindSafe(work))));
+            schedule.end_step();
+            // There is a turn for each thread. Without the yield, the next step on this thread
+            // would get this turn, even if another step should come first. During the yield, steps
+            // that are ready begin to wait, so the turn passes to the first one in the queue.
+            yield_now().await;
+            drop(turn);
+        });
+        let task = AbortOnDropHandle::new(task);
+        let done = delivered.await.ok()?;
+        // The task still ends its turn.
+        drop(task.detach());
+        Some(done.unwrap_or_else(|panic| resume_unwind(panic)))
+    }
+
     /// Starts a task. If the threads cannot be started, the task runs on the caller's runtime.
-    fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
         match self.runtime.get_or_init(|| self.start()) {
             Some(runtime) => runtime.spawn(task),
             None => Handle::current().spawn(task),
@@ -213,10 +319,8 @@ impl Threads {
     fn start(&self) -> Option<Plane> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(self.count)
-            .event_interval(EVENT_INTERVAL)
             .thread_name("seawall-tls")
             .on_thread_start(self.prepare)
-            .enable_all()
             .build();
         match runtime {
             Ok(runtime) => Some(Plane::new(runtime)),
@@ -230,109 +334,209 @@ impl Threads {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use std::{panic::AssertUnwindSafe, sync::mpsc::sync_channel};
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-    use futures_util::FutureExt as _;
+    use futures_util::{FutureExt as _, future::join_all};
     use rustix::process::getpriority_process;
-    use seawall_transport::Sharer;
     use thread_priority::{
         NormalThreadSchedulePolicy::{Idle, Other},
         ThreadSchedulePolicy, thread_schedule_policy,
     };
-    use tokio::sync::oneshot;
 
     use super::*;
     use crate::runtime::NICE;
+
+    const LOCAL: Sharer = Sharer::Local;
+    const LIMIT: Duration = Duration::from_secs(20);
 
     fn policy() -> ThreadSchedulePolicy {
         thread_schedule_policy().expect("Linux has scheduling policies")
     }
 
+    fn work<T>(work: impl FnOnce() -> T) -> Arc<Unstarted<impl FnOnce() -> T>> {
+        Arc::new(Unstarted::new(work))
+    }
+
+    /// Its idle thread has the usual policy, so that other tests cannot take all CPU time from it.
+    fn with_usual_thread() -> LowPriority {
+        LowPriority::with(Threads::new(1, || {}), Threads::new(1, become_nice))
+    }
+
+    /// Occupies the only idle thread until the sender is used.
+    async fn block_idle_thread(threads: &LowPriority) -> SyncSender<()> {
+        let (begun, has_begun) = oneshot::channel();
+        let (end, ends): (_, Receiver<()>) = sync_channel(0);
+        drop(threads.0.idle.spawn(async move {
+            begun.send(()).expect("the test waits");
+            ends.recv().expect("the test ends the block");
+        }));
+        has_begun.await.expect("the idle thread runs");
+        end
+    }
+
     #[tokio::test]
-    async fn low_priority_tasks_run_with_sched_idle_and_other_threads_keep_their_policy() {
+    async fn idle_threads_have_the_policy_sched_idle_and_fallback_threads_have_a_nice_value() {
         let threads = LowPriority::new(2);
-        let low = threads.run(|_| async { policy() }).await;
-        assert_eq!(low, ThreadSchedulePolicy::Normal(Idle));
+        let Inner { idle, fallback, .. } = &*threads.0;
+        let before = getpriority_process(None).unwrap();
+        let low = idle.run(LOCAL, HandshakeStep::First, work(policy), AnyTime);
+        assert_eq!(low.await, Some(ThreadSchedulePolicy::Normal(Idle)));
+        let both = || (policy(), getpriority_process(None).unwrap());
+        let low = fallback.run(LOCAL, HandshakeStep::First, work(both), AnyTime);
+        let expected = (ThreadSchedulePolicy::Normal(Other), before.max(NICE));
+        assert_eq!(low.await, Some(expected));
         assert_eq!(policy(), ThreadSchedulePolicy::Normal(Other));
     }
 
+    /// A later step of a handshake moves, too, although the first step ran on the idle thread.
     #[tokio::test]
-    async fn low_priority_tasks_run_on_fallback_threads_while_the_idle_threads_are_blocked() {
-        let threads = LowPriority::new(1);
-        let ((begun, has_begun), (go, wait)) = (oneshot::channel(), sync_channel::<()>(0));
-        // The task occupies the only idle thread. The test does not start the task with `run`: if
-        // other tests used all cores, `run` would move the task to the fallback thread.
-        let blocked = threads.0.idle.spawn(async move {
-            begun.send(()).unwrap();
-            wait.recv().is_ok()
-        });
-        let others = async {
-            has_begun.await.unwrap();
-            let before = getpriority_process(None).unwrap();
-            for _ in 0..2 {
-                let low = threads.run(|_| async { (policy(), getpriority_process(None).unwrap()) });
-                let expected = (ThreadSchedulePolicy::Normal(Other), before.max(NICE));
-                assert_eq!(low.await, expected);
-                assert!(threads.is_busy());
-            }
-            go.send(()).unwrap();
-        };
-        let (was_blocked, ()) = tokio::join!(blocked, others);
-        assert!(was_blocked.unwrap());
+    async fn steps_move_to_the_fallback_threads_while_the_idle_threads_are_blocked() {
+        for step in [HandshakeStep::First, HandshakeStep::Later] {
+            let threads = with_usual_thread();
+            let end = block_idle_thread(&threads).await;
+            let nice = || getpriority_process(None).unwrap();
+            let before = nice();
+            assert_eq!(threads.run(LOCAL, step, nice).await, before.max(NICE));
+            assert!(threads.0.idle_time.is_short());
+            end.send(()).unwrap();
+        }
     }
 
-    /// A task does not move to the threads with a nice value only because it waits for a long time.
     #[tokio::test]
-    async fn tasks_stay_on_the_sched_idle_threads_as_long_as_these_threads_make_progress() {
-        // These threads have the usual policy, so other tests cannot take all CPU time from them.
-        let threads = LowPriority(Arc::new(Inner {
-            idle: Threads::new(1, || {}),
-            nice: Threads::new(1, || {}),
-            busy_until: Mutex::default(),
-        }));
-        let (begun, has_begun) = oneshot::channel();
-        // The task occupies the only idle thread, and takes turns all the time.
-        let advancing = threads.run(|turns| async move {
-            begun.send(()).unwrap();
+    async fn steps_run_on_the_fallback_threads_after_a_shortage_of_cpu_time() {
+        let threads = with_usual_thread();
+        threads.0.idle_time.record_shortage();
+        threads.run(LOCAL, HandshakeStep::First, || {}).await;
+        assert!(threads.0.idle.runtime.get().is_none());
+        assert_eq!(threads.0.fallback.begun.load(Ordering::Relaxed), 1);
+    }
+
+    /// The step waits for its turn on the idle thread until the shortage is recorded.
+    #[tokio::test]
+    async fn an_idle_thread_begins_no_step_during_a_shortage_of_cpu_time() {
+        let threads = with_usual_thread();
+        let Inner { idle, fallback, .. } = &*threads.0;
+        let turn = idle.first.take(LOCAL).await;
+        let running = threads.run(LOCAL, HandshakeStep::First, || {});
+        let shortage = async {
+            while idle.first.waiting() == 0 {
+                yield_now().await;
+            }
+            threads.0.idle_time.record_shortage();
+            drop(turn);
+        };
+        timeout(LIMIT, async { tokio::join!(running, shortage) })
+            .await
+            .unwrap();
+        let begun = [idle, fallback].map(|threads| threads.begun.load(Ordering::Relaxed));
+        assert_eq!(begun, [0, 1]);
+    }
+
+    /// A step does not move to the fallback threads only because it waits for a long time.
+    #[tokio::test]
+    async fn steps_stay_on_the_idle_threads_as_long_as_these_threads_make_progress() {
+        let threads = with_usual_thread();
+        let idle = &threads.0.idle;
+        let turn = idle.first.take(LOCAL).await;
+        // Other steps begin all the time.
+        let advancing = async {
             let began = Instant::now();
             while began.elapsed() < 4 * PATIENCE {
-                drop(turns.first.take(Sharer::Local).await);
+                idle.begun.fetch_add(1, Ordering::Relaxed);
+                yield_now().await;
             }
-        });
-        let waiting = async {
-            has_begun.await.unwrap();
-            threads.run(|_| async { 7 }).await
+            drop(turn);
         };
+        let waiting = threads.run(LOCAL, HandshakeStep::First, || 7);
         let ((), done) = tokio::join!(advancing, waiting);
         assert_eq!(done, 7);
-        assert!(threads.0.nice.runtime.get().is_none());
+        assert!(threads.0.fallback.runtime.get().is_none());
     }
 
     #[tokio::test]
-    async fn a_panic_in_a_task_reaches_the_caller_and_the_threads_continue() {
+    async fn ready_steps_of_one_address_do_not_delay_a_step_of_another_address() {
+        let threads = Arc::new(Threads::new(1, || {}));
+        let turn = threads.first.take(LOCAL).await;
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let steps = [1; 20].into_iter().chain([2]).map(|address| {
+            let sharer = Sharer::at(Some([192, 0, 2, address].into()));
+            let (threads, order) = (Arc::clone(&threads), Arc::clone(&order));
+            let work = work(move || order.lock().push(address));
+            async move {
+                threads
+                    .run(sharer, HandshakeStep::First, work, AnyTime)
+                    .await
+            }
+        });
+        let begin = async {
+            while threads.first.waiting() < 21 {
+                yield_now().await;
+            }
+            drop(turn);
+        };
+        let all = async { tokio::join!(join_all(steps), begin) };
+        timeout(LIMIT, all).await.unwrap();
+        let place = order.lock().iter().position(|address| *address == 2);
+        assert!(place.is_some_and(|place| place <= 2), "{order:?}");
+    }
+
+    #[tokio::test]
+    async fn handshakes_that_begin_do_not_delay_a_handshake_that_has_begun() {
+        let threads = Threads::new(1, || {});
+        let _begins = threads.first.take(LOCAL).await;
+        let later = threads.run(LOCAL, HandshakeStep::Later, work(|| 7), AnyTime);
+        assert_eq!(timeout(LIMIT, later).await, Ok(Some(7)));
+    }
+
+    /// Waits after each step until the sender is used, as an idle thread may wait for a core.
+    struct Interrupted(Receiver<()>);
+
+    impl Schedule for Interrupted {
+        fn allows_step(&self) -> bool {
+            true
+        }
+
+        fn end_step(self) {
+            self.0.recv_timeout(LIMIT).expect("the result has arrived");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_result_of_a_step_arrives_while_its_thread_waits_for_a_core() {
+        let threads = Threads::new(1, || {});
+        let (arrived, has_arrived) = sync_channel(0);
+        let schedule = Interrupted(has_arrived);
+        let done = threads
+            .run(LOCAL, HandshakeStep::First, work(|| 7), schedule)
+            .await;
+        assert_eq!(done, Some(7));
+        arrived.send(()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_a_step_reaches_the_caller_and_the_threads_continue() {
         let threads = LowPriority::new(1);
         for _ in 0..3 {
-            let failing = threads.run(|_| async { panic!("as the test intends") });
+            let failing = threads.run(LOCAL, HandshakeStep::First, || {
+                panic!("as the test intends")
+            });
             assert!(AssertUnwindSafe(failing).catch_unwind().await.is_err());
         }
-        assert_eq!(threads.run(|_| async { 7 }).await, 7);
+        assert_eq!(threads.run(LOCAL, HandshakeStep::First, || 7).await, 7);
     }
 
     #[tokio::test]
-    async fn a_task_is_cancelled_if_its_future_is_dropped() {
-        let threads = LowPriority::new(1);
-        let (begun, has_begun) = oneshot::channel();
+    async fn a_step_does_not_begin_if_its_future_is_dropped() {
+        let threads = with_usual_thread();
+        let end = block_idle_thread(&threads).await;
         let (held, dropped) = oneshot::channel::<()>();
-        let endless = threads.run(|_| async move {
-            begun.send(()).unwrap();
-            let _held = held;
-            pending::<()>().await;
-        });
-        tokio::select! {
-            () = endless => panic!("the task ended"),
-            begun = has_begun => begun.unwrap(),
-        }
-        // The receiver fails once the task is dropped.
+        let mut waiting = Box::pin(threads.run(LOCAL, HandshakeStep::First, move || {
+            held.send(()).unwrap();
+        }));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(waiting);
+        end.send(()).unwrap();
+        // The receiver fails if the work was dropped, and succeeds if the work began.
         assert!(dropped.await.is_err());
     }
 }

@@ -5,6 +5,7 @@ mod closes;
 mod fair;
 mod gate;
 mod heavy;
+mod idle_time;
 mod low_priority;
 mod operations;
 mod permits;
@@ -32,15 +33,13 @@ pub use self::{
 };
 pub(crate) use self::{
     fair::TurnQueue,
-    heavy::{HandshakeLine, Heavy, HeavyWork},
+    heavy::{Heavy, HeavyWork},
+    low_priority::HandshakeStep,
     operations::{OperationPermit, Operator, Waiting},
     permits::{EvictablePermit, EvictablePermits, EvictionReason},
     recent::{NameHasher, RecentMap, Retired},
     turns::{StepwiseTurn, Turns},
 };
-
-#[cfg(test)]
-pub(crate) use self::low_priority::StepTurns;
 
 /// The limits that all clients share.
 #[derive(Debug)]

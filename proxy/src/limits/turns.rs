@@ -4,10 +4,7 @@
 use std::{
     fmt,
     hash::Hash,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -36,10 +33,6 @@ pub(crate) struct Turns<K: TurnKey = Sharer>(Arc<SharedTurns<K>>);
 #[derive(Debug)]
 struct SharedTurns<K: TurnKey> {
     state: Mutex<TurnsState<K>>,
-    /// Number of turns that were taken since this value was created. It is outside the mutex,
-    /// because threads of operations read it: they must not wait for a thread of low priority that
-    /// holds the mutex and does not run.
-    ever_taken: AtomicU64,
 }
 
 struct TurnsState<K: TurnKey> {
@@ -99,7 +92,6 @@ impl<K: TurnKey> Turns<K> {
                 clean_at: CLEAN_AT,
                 waiters,
             }),
-            ever_taken: AtomicU64::new(0),
         }))
     }
 
@@ -154,11 +146,6 @@ impl<K: TurnKey> Turns<K> {
         self.0.state.lock().waiters.len()
     }
 
-    /// Number of turns that were taken since this value was created.
-    pub(super) fn ever_taken(&self) -> u64 {
-        self.0.ever_taken.load(Ordering::Relaxed)
-    }
-
     fn take_or_wait(&self, key: K) -> Result<Turn<K>, oneshot::Receiver<Turn<K>>> {
         let mut state = self.0.state.lock();
         if state.taken < state.count {
@@ -177,7 +164,6 @@ impl<K: TurnKey> Turns<K> {
 
     fn take_free(&self, state: &mut TurnsState<K>) -> Turn<K> {
         state.taken += 1;
-        self.0.ever_taken.fetch_add(1, Ordering::Relaxed);
         Turn(self.clone())
     }
 

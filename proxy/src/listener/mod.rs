@@ -35,7 +35,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     client::{Newcomer, Peer, Shared, serve},
-    limits::{ClientLimit, Eviction, EvictionReason, Heavy, Limits, ListenerPermits},
+    limits::{
+        ClientLimit, Eviction, EvictionReason, HandshakeStep, Heavy, Limits, ListenerPermits,
+    },
     observe::close,
     runtime::OccasionalLog,
 };
@@ -56,8 +58,8 @@ use self::{
     tls::begins_with_tls,
 };
 
-/// Time limit for a TLS handshake. It is the usual `connectTimeoutMS` of drivers. While operations
-/// use all cores, a handshake that has begun on a thread of low priority may need many seconds.
+/// Time limit for a TLS handshake. It is the longest default `connectTimeoutMS` of drivers. While
+/// operations use all cores, handshakes may wait for many seconds in a storm.
 pub(crate) const TLS_LIMIT: Duration = Duration::from_secs(30);
 
 /// Pause after a failed accept. An accept fails, for example, when file descriptors or memory run
@@ -600,9 +602,8 @@ async fn until_refused(
         let chain = Arc::clone(&certificates);
         let heavy = limits.heavy(sharer);
         // The future is boxed, so that the future of each connection stays small.
-        let verifying = heavy.handshake(move |line| async move {
-            line.run(async { now.closes(&chain, since) }).await
-        });
+        let verifying =
+            heavy.handshake_step(HandshakeStep::First, move || now.closes(&chain, since));
         if !Box::pin(verifying).await {
             continue;
         }

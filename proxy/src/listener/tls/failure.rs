@@ -23,7 +23,7 @@ const MAX_DROPPED_BYTES: usize = 64 * 1024;
 pub(crate) struct FailedHandshake {
     error: io::Error,
     /// The connection; `None` if it can be closed at once.
-    socket: Option<std::net::TcpStream>,
+    stream: Option<TcpStream>,
 }
 
 impl FailedHandshake {
@@ -31,8 +31,7 @@ impl FailedHandshake {
     /// reads the bytes that the client still sends. `stream` is `None` if the connection can be
     /// closed at once.
     pub(super) fn new(error: io::Error, stream: Option<TcpStream>) -> Self {
-        let socket = stream.and_then(|stream| stream.into_std().ok());
-        Self { error, socket }
+        Self { error, stream }
     }
 
     /// The cause of the failure.
@@ -43,9 +42,9 @@ impl FailedHandshake {
     /// Closes the connection when the client has closed its side, at the latest after a second.
     /// Drops the bytes that the client still sends. Returns the cause of the failure.
     pub(crate) async fn close(self) -> io::Error {
-        if let Some(socket) = self.socket {
+        if let Some(stream) = self.stream {
             // The connection is closed in any case, so the result is not needed.
-            drop(timeout(CLOSE_LIMIT, close(socket)).await);
+            drop(timeout(CLOSE_LIMIT, close(stream)).await);
         }
         self.error
     }
@@ -78,13 +77,11 @@ impl NotTls {
 
 impl From<io::Error> for FailedHandshake {
     fn from(error: io::Error) -> Self {
-        let socket = None;
-        Self { error, socket }
+        Self::new(error, None)
     }
 }
 
-async fn close(socket: std::net::TcpStream) -> io::Result<()> {
-    let mut stream = TcpStream::from_std(socket)?;
+async fn close(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     let mut dropped_bytes = 0;
     while dropped_bytes <= MAX_DROPPED_BYTES {
