@@ -98,7 +98,8 @@ impl Operation<'_> {
         recording.end(ended, now);
     }
 
-    /// The outcome that a capture records for an operation that ended with a server's reply.
+    /// The outcome that a capture records for an operation that ended with a server's reply, or
+    /// with a reply to `killCursors` that Seawall built.
     fn outcome_of_reply(&self) -> record::Outcome {
         match self.reply_to.is_unwanted() {
             true => record::Outcome::Unacknowledged,

@@ -64,8 +64,8 @@ pub(super) enum AttemptEnd {
 pub(super) enum Attempt {
     /// The operation has ended.
     Ended(AttemptEnd),
-    /// The attempt failed, but the operation may be sent again. If it is not sent again, the client
-    /// gets this error.
+    /// The attempt failed. The caller decides whether it sends the operation again. If it does not,
+    /// the client gets this error.
     Again {
         error: ErrorReply,
         /// True if the server may have run the operation.

@@ -41,8 +41,8 @@ use seawall_transport::connection::{Generation, Interrupt};
 use seawall_wire::encode_op_msg_like;
 
 /// Shortest time that counts as a wait. The wait is the time from the arrival of an operation until
-/// the operation has a server connection. Seawall subtracts it from the `maxTimeMS` that it sends
-/// to the server.
+/// the operation has a server connection. Seawall subtracts the wait from the `maxTimeMS` that the
+/// server gets.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 impl Operation<'_> {
@@ -123,8 +123,8 @@ impl Operation<'_> {
     }
 
     /// True if other operations wait for a connection to the server. Also true for a slice if other
-    /// operations of its user wait for a permit to wait for data: the user's permit becomes free
-    /// when the slice returns its connection.
+    /// operations of its user wait for a permit of the lane: the slice's permit becomes free for
+    /// its user when the slice returns its connection.
     fn is_wanted(&self, pool: &ServerPool, slice: Option<Slice>) -> bool {
         let user = self.identity.id().as_u64();
         pool.has_waiting() || (slice.is_some() && pool.lane().has_waiting_of(user))
@@ -185,8 +185,9 @@ impl Operation<'_> {
         outcome
     }
 
-    /// Handles a reply that Seawall cannot forward to its end: the server connection ended or the
-    /// server counted as hung within the reply, or the server sent other bytes than the reply.
+    /// Handles a reply that Seawall cannot forward completely: the server connection ended within
+    /// the reply, the server counted as hung within the reply, or the server sent something other
+    /// than the awaited reply.
     fn reply_not_forwarded(
         &self,
         error: &RelayError,
@@ -251,7 +252,8 @@ impl Operation<'_> {
         let client = self.client_element.filter(|_| is_named);
         let build = || Outgoing::new(self.message, self.parsed, self.command, client, max_time_ms);
         // If the request has a checksum, `Outgoing::new` reads all bytes to recompute the checksum.
-        // For a long request, this takes too long on a thread that serves clients.
+        // For a long request, this would delay the other clients of the thread. So `Heavy::walk`
+        // runs `build`.
         let bytes = self.message.bytes.len();
         let mut outgoing = match self.parsed.has_checksum() && Heavy::is_long_walk(bytes) {
             false => build(),
@@ -292,7 +294,7 @@ impl Operation<'_> {
     }
 
     /// Handles a request that was not sent completely. The server connection is closed, because the
-    /// server has received only a part of the message.
+    /// server may have received a part of the request.
     fn not_sent(&self, error: StreamError, checkout: &Checkout, generation: Generation) -> Attempt {
         let recorder = &self.shared.recorder;
         let ended = match error {

@@ -252,9 +252,9 @@ fn end_of_attempt(last: Attempt) -> AttemptEnd {
     }
 }
 
-/// The end of a write that was sent twice. `first` is the error of the first attempt, and
-/// `may_have_run` is true if the first server may have run the write. The client gets `first` in
-/// two cases:
+/// The end of an operation that may write, after its second attempt. `first` is the error of the
+/// first attempt, and `may_have_run` is true if the first server may have run the write. The client
+/// gets `first` in two cases:
 ///
 /// - Seawall refused the second attempt, so that it reached no server.
 /// - The second server says that it wrote nothing, but the first server may have written.

@@ -64,8 +64,8 @@ impl Operation<'_> {
         AttemptEnd::Error(self.error(&failure), Outcome::Refused)
     }
 
-    /// Waits until `until`, but not longer than the client's time limit. Returns false if the
-    /// client disconnects first.
+    /// Waits until `until`, but not longer than the operation's own time limit. Returns false if
+    /// the client disconnects first.
     async fn hold_error(
         &self,
         end: &mut ClientEnd<'_>,
@@ -86,8 +86,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Waits until Seawall may close the client connection, because a server refused the keys of
-    /// the client's user. Closes are spread over time, so that they cause no reconnect storm.
+    /// Ends the operation and closes the client connection, because a server refused the keys of
+    /// the client's user. First waits for the client's turn: closes are spread over time, so that
+    /// they cause no reconnect storm.
     pub(super) async fn close_in_turn(&self, end: &mut ClientEnd<'_>) -> AttemptEnd {
         let turns = &self.shared.limits.closes().refused_keys;
         let turn = turns.take(self.sharer, || true);

@@ -299,9 +299,9 @@ impl Operation<'_> {
         }
     }
 
-    /// Lets the next attempt use a router that is not one of `refusing`. Fails if the operation is
-    /// pinned to its server. Also fails if all other routers are unusable and will not become
-    /// usable soon.
+    /// Lets the next attempt use a router that is not one of `refusing`. Fails if the operation
+    /// must stay at its pinned server. Also fails if no other router is usable or may become usable
+    /// soon.
     fn leave_router(
         &self,
         observation: &Observation<'_>,
