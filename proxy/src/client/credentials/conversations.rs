@@ -26,9 +26,9 @@ use seawall_transport::Sharer;
 /// clients send their proof within this time.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Shortest time between two attempts of a waiting login to end another conversation. More frequent
-/// attempts would use too much CPU time, because each attempt examines all conversations, and
-/// thousands of logins may wait.
+/// Shortest time between two attempts of a waiting login to end a conversation of another address.
+/// More frequent attempts would use too much CPU time, because each attempt examines all
+/// conversations, and thousands of logins may wait.
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The conversations in progress: first logins that wait for their clients (see the module

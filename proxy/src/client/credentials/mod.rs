@@ -139,8 +139,8 @@ pub struct Credentials {
     nonces: Arc<NonceSource>,
     store: Mutex<Store>,
     first_logins: Arc<Flights>,
-    /// The users whose keys are being read from a server again (a reading). The value of the
-    /// receiver becomes true when the reading of the user's keys has ended.
+    /// The readings in progress, by the user whose keys Seawall reads from a server again. The
+    /// value of a receiver becomes true when the reading has ended.
     readings: Mutex<HashMap<UserName, watch::Receiver<bool>>>,
     /// Limits the number of concurrent exchanges with servers (a request and its reply): each
     /// exchange takes one of these turns. The first logins of all users share this limit with the
@@ -434,8 +434,8 @@ impl Credentials {
     }
 
     /// Remembers for a short time that logins of this user with this mechanism must be refused: a
-    /// server has refused the `saslStart`, or the service account could not read usable keys of the
-    /// user.
+    /// server has refused the `saslStart`, or the service account found that the user does not
+    /// exist or has no usable keys.
     pub(super) fn remember_unknown(&self, user: &UserName, mechanism: Mechanism) {
         let now = Instant::now();
         let evicted = self.store.lock().remember_unknown(user, mechanism, now);

@@ -63,7 +63,8 @@ impl Credentials {
         if !has_both_mechanisms(read) || !self.store.lock().has_disabled(user) {
             return;
         }
-        // Few readings need this future, so it is not a part of the others.
+        // The future is boxed, because few readings need it. So it does not enlarge the futures of
+        // the others.
         let asking = Box::pin(async {
             let sharer = Sharer::User(identity.id().as_u64());
             let _question = self.questions.take(sharer).await;
@@ -468,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_is_repeated_only_if_another_server_may_have_the_keys() {
+    fn a_lookup_may_succeed_elsewhere_only_if_its_server_failed_or_changed_its_state() {
         let closed = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         let failed = |code| AskError::Reply(UsersInfoError::CommandFailed { code });
         let refused = |code| {

@@ -251,8 +251,8 @@ impl Store {
         if is_stale || known.identity.status() != IdentityStatus::Good {
             let mechanisms = known.credentials.mechanisms.clone();
             self.known.remove(&hash);
-            // This insert may drop many entries under the store's lock. But it does so at most once
-            // each time that half of the table has been written.
+            // This insert may drop many entries under the store's lock. But this happens only after
+            // as many new entries as half of the table's maximum.
             drop(self.mechanisms.insert(hash, (mechanisms, now)));
             return None;
         }
@@ -388,7 +388,8 @@ impl Store {
         Some(self.disabled.insert(hash, disabled))
     }
 
-    /// True if Seawall removes keys of the user, because the servers did not offer their mechanism.
+    /// True if a server did not offer a mechanism for which the user had keys
+    /// (see [`Self::record_offered`]).
     pub(super) fn has_disabled(&self, user: &UserName) -> bool {
         self.disabled.get(&self.hash(user)).is_some()
     }
@@ -578,8 +579,8 @@ impl Store {
                 (IdentityStatus::Refused, refused)
             }
         };
-        // Remember the end of a dropped user in use even if the cache has lost the user's keys.
-        // Otherwise a late reply could restore the user.
+        // If a dropped user's identity is in use, its end is remembered even if the cache has lost
+        // the user's keys. Otherwise a late reply could restore the user.
         let is_in_use = status == IdentityStatus::Gone && self.is_live(&hash, identity);
         identity.end(status);
         if current.is_none() && !is_in_use {

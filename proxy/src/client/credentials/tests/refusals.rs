@@ -155,7 +155,7 @@ async fn the_reply_to_a_refused_login_is_sent_50_ms_after_the_login_began() {
 }
 
 #[tokio::test]
-async fn a_login_ends_when_its_client_disconnects_while_a_server_checks_it() {
+async fn a_login_whose_client_has_disconnected_ends_before_a_server_checks_it() {
     let scene = Scene::new().await;
     let (mut connected, client) = Connected::pair();
     let mut context = connected.context(&scene);
