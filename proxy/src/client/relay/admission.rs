@@ -20,7 +20,8 @@ pub(super) struct Admission<'a> {
     sharer: Sharer,
     eviction: Eviction,
     requires_login: bool,
-    /// True after the first hello of the connection. Only this hello may describe the client.
+    /// True after the first hello of the connection. Only the first hello can make the client count
+    /// as a monitor.
     has_greeted: bool,
     /// Counts the client towards the limit of clients that have not logged in. `None` if the client
     /// does not count (for example, if it is a monitor), or if no permit was left.

@@ -44,7 +44,7 @@ const CHUNK_BYTES: usize = 16 * 1024;
 
 /// How long Seawall waits for the server to end the connection after the client has left. If the
 /// client has begun TLS with the server, also how long Seawall waits for the client after the
-/// server has ended the connection. A side that hangs would never end it.
+/// server has ended the connection. A side that hangs would never end its connection.
 pub(super) const LEAVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The two directions of a relay, and their shared state.

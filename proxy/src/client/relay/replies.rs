@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(budget.used_bytes(), 0);
         let large = copy(KEPT_BYTES / 2).unwrap();
         assert_eq!(budget.used_bytes(), KEPT_BYTES / 2);
-        // The budget has no memory for the second copy.
+        // The budget has too little memory left for a copy of this size.
         assert!(copy(KEPT_BYTES).is_none());
         drop((small, large));
         assert_eq!(budget.used_bytes(), 0);

@@ -51,7 +51,7 @@ pub(in crate::client) enum FallbackError {
     Select(#[from] SelectError),
     #[error(transparent)]
     Establish(#[from] EstablishError),
-    #[error("the server does not support the compressors agreed with the client")]
+    #[error("the server lacks a compressor that Seawall and the client have negotiated")]
     Compression,
 }
 
@@ -138,8 +138,8 @@ pub(super) fn is_on_this_host(server: &Stream) -> bool {
     }
 }
 
-/// True if Seawall has connected to itself: both ends of the connection have the same address. Also
-/// true if Seawall cannot find out these addresses.
+/// True if both ends of the connection have the same address, so the socket is connected to itself.
+/// Also true if Seawall cannot find out these addresses.
 fn connects_to_itself(server: &Stream) -> bool {
     let ends = |stream: &tokio::net::TcpStream| -> io::Result<bool> {
         Ok(stream.local_addr()? == stream.peer_addr()?)
