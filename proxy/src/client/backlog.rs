@@ -4,7 +4,7 @@
 //!   buffer of the thread and writes the piece to the client at once. Only the last piece is held
 //!   back until Seawall has recorded the facts of the reply, such as its cursor: a client that has
 //!   the whole reply may use this cursor in its next command.
-//! - For a slow client, Seawall reads at most [`SMALL_BACKLOG_BYTES`] ahead while no other
+//! - For a slow client, Seawall stops reading ahead at [`SMALL_BACKLOG_BYTES`] while no other
 //!   operation waits for a connection to the same server. If another operation waits, Seawall
 //!   reserves memory in the memory budget of all connections (the budget). It reads the rest of the
 //!   reply into this memory, and checks the connection in.
@@ -50,8 +50,8 @@ thread_local! {
     static PIECE: RefCell<Box<[u8]>> = RefCell::new(vec![0; LARGE_PIECE_BYTES].into_boxed_slice());
 }
 
-/// Number of bytes of memory that a slow client may use while no other operation waits for a
-/// connection to the same server.
+/// When the backlog of a client has this number of bytes, Seawall stops reading ahead for the
+/// client while no other operation waits for a connection to the same server.
 const SMALL_BACKLOG_BYTES: usize = 256 * 1024;
 
 /// A client that reads nothing for this long is closed if two conditions hold: the memory budget

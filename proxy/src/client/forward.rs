@@ -40,7 +40,7 @@ pub(super) enum Reply {
 }
 
 /// Reads the awaited reply. A large reply is forwarded as it arrives, if neither the server nor
-/// Seawall compresses it. If the server counts as hung before Seawall has forwarded a byte of the
+/// Seawall compresses it. If the server counts as hung before Seawall has begun to forward the
 /// reply, the result is [`RelayError::Server`]. If the server counts as hung later, the result is
 /// [`RelayError::MidReply`]. An operation that waits for data has a `permit`, which is released for
 /// other users when the reply begins.

@@ -102,8 +102,8 @@ impl Client {
     }
 
     /// Replies to a command for which [`Self::operator`] returns `None`. The reply is an error if a
-    /// server would require a login, and for `getLastError`. Also replies to a `buildInfo` that
-    /// arrives as an `OP_QUERY`.
+    /// server would require a login, for `getLastError`, and for `buildInfo` while Seawall does not
+    /// know the deployment yet. Also replies to a `buildInfo` that arrives as an `OP_QUERY`.
     pub(super) async fn serve_unauthenticated(
         &mut self,
         command: &Command<'_>,
@@ -168,7 +168,7 @@ impl Client {
         }
         if let Some(monitor) = &mut self.monitor {
             monitor.record_hello();
-            // If the monitor had begun a login, the deadline of the login ends with this hello.
+            // If the monitor had begun a login, this hello removes the deadline for the login.
             self.handshake = None;
             return Ok(());
         }
@@ -417,7 +417,7 @@ impl Client {
     }
 
     /// Called when the client begins a login. If the client has no deadline for its login yet (for
-    /// example a monitor), gives it one.
+    /// example, because it is a monitor), sets a deadline.
     fn end_exemption_for_login(&mut self) {
         if self.handshake.is_none() && self.identity.is_none() {
             self.require_login();

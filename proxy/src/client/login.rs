@@ -490,7 +490,7 @@ impl LoginContext<'_> {
 
     /// Delays the reply to a refused login that began at `began`. So the time of the reply does not
     /// show why the login was refused. `arrived` is the time at which the refused message arrived.
-    /// Replies with other errors are not delayed, because these errors do not depend on the user.
+    /// Replies with other errors are not delayed, because their codes show the reason anyway.
     async fn hold_back(&mut self, end: LoginEnd, began: Instant, arrived: Instant) -> LoginEnd {
         let is_refusal =
             matches!(&end, LoginEnd::Refused(error) if error.code == AUTHENTICATION_FAILED);

@@ -324,7 +324,8 @@ impl Client {
     /// while a message is served. Most of the time, most clients are idle.
     fn begin_message(&mut self, message: Message) -> Result<Serving<'_>, End> {
         // In a reconnect storm, many clients have left when Seawall reads their first message.
-        // Before a login, Seawall does not serve this message: no client would get its reply.
+        // Before a login, Seawall does not serve such a message, because its client would not get
+        // the reply.
         if self.identity.is_none() && self.stream.peer_has_left() {
             self.connected.record_left_unserved();
             return Err(End::Gone);

@@ -61,7 +61,7 @@ pub(crate) struct OwnCommand {
 }
 
 /// Builds the replies to commands about Seawall itself. If a reply cannot be built, the client gets
-/// an error text instead.
+/// an error with the reason.
 pub struct Reporter {
     report: Box<Report>,
     /// Limits how many `seawall` commands run at a time. Each command asks a server for its user's
@@ -90,8 +90,8 @@ impl Reporter {
         }
     }
 
-    /// Logs an action that does not run for this reason, at most once a minute. `None` for a
-    /// command that only reads.
+    /// Logs that `action` does not run for this reason, at most once a minute. `action` is `None`
+    /// for a command that only reads.
     fn log_refusal(&self, action: Option<Action>, reason: &str) {
         if let Some(action) = action
             && let Some(refused) = self.refused_actions.count(Instant::now())
@@ -109,7 +109,7 @@ impl fmt::Debug for Reporter {
 
 impl Client {
     /// Serves the command `seawall`. If the client leaves while the command waits for its turn, the
-    /// command does not run and counts as no operation.
+    /// command does not run and is not counted as an operation.
     pub(super) async fn serve_own(
         &mut self,
         identity: &Arc<Identity>,

@@ -27,8 +27,8 @@ pub(super) enum RelayError {
     /// another reply.
     #[error("server failed before its reply: {0}")]
     Server(io::Error),
-    /// The server failed after Seawall had forwarded a part of its reply, or had begun to drop the
-    /// reply. The client can no longer get another reply.
+    /// The server failed after Seawall had begun to forward or to drop its reply. The client can no
+    /// longer get another reply.
     #[error("server failed during its reply: {0}")]
     MidReply(io::Error),
     /// The reply belongs to another request, or is malformed.
@@ -77,8 +77,9 @@ pub(super) struct Awaited<'a> {
     pub(super) sharer: Sharer,
     /// Raised if the server counts as hung. It ends each wait for the server's next bytes.
     pub(super) interrupt: &'a Interrupt,
-    /// Returns true if other operations wait for a connection to the server, or for the permit
-    /// that this operation holds while it waits for data.
+    /// Returns true if other operations wait for a connection to the server. If this operation
+    /// waits for data, also returns true if other operations of its user wait for a permit of the
+    /// lane.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
     /// Set if the operation is recorded in a capture (a recording of some clients' messages).
     pub(super) recording: Option<&'a Recording>,
@@ -147,8 +148,9 @@ pub(super) fn poll_read_into(
 }
 
 /// Reads and drops the rest of a reply whose client has left, so that the server connection can be
-/// used again. Fails if more than `max_bytes` bytes are unread, if the server ends the connection,
-/// if the reply is not the awaited one, or if another reply follows.
+/// used again. Fails if `unread` is [`Unread::InHead`], if more than `max_bytes` bytes are unread,
+/// if the server ends the connection, if the reply is not the awaited one, or if another reply
+/// follows.
 pub(super) async fn drain_reply(
     server: &mut Stream,
     request_id: i32,

@@ -53,7 +53,8 @@ pub(super) struct Outgoing<'m> {
     /// commands that carry credentials, because the compression specification forbids the
     /// compression of these commands.
     may_be_compressed: bool,
-    /// False for commands that carry credentials, so that no copy of them stays in freed memory.
+    /// False for commands that carry credentials, so that no copy of them stays in the scratch
+    /// buffer.
     may_be_copied: bool,
     /// True if `$client` was omitted, because the command or the whole message would have exceeded
     /// its maximum size.
