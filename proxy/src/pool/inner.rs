@@ -413,8 +413,9 @@ impl Inner {
     }
 
     /// Updates the concurrency limit. Then gives free slots to waiters, and establishes connections
-    /// for waiters. Returns `None` if there is no limit, or if nothing has happened since the last
-    /// update. In both cases, no update is needed until [`Todo::must_wake_ticks`] is true.
+    /// for waiters. Returns `None` if there is no limit, or if no operation that needs a slot runs
+    /// or waits and none has ended since the last update. In both cases, no update is needed until
+    /// [`Todo::must_wake_ticks`] is true.
     pub(super) fn tick(&mut self, now: Instant) -> Option<(Update, Todo)> {
         if self.slots.is_idle() {
             self.slots.sleep();
@@ -512,7 +513,8 @@ impl Inner {
         }
     }
 
-    /// Closes the available connections of a user that no longer exists.
+    /// Closes the available connections of a user that no longer exists, or whose keys a server has
+    /// refused.
     pub(super) fn forget(&mut self, id: IdentityId) -> Todo {
         let mut todo = Todo::default();
         if let Some(user) = self.users.get_mut(&id) {

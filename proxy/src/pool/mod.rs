@@ -258,8 +258,9 @@ pub struct UserSnapshot {
     pub wait_queue: usize,
 }
 
-/// Minimum time between two searches for waiters whose deadline has passed. Each search examines
-/// all waiters. A wait may end later than its deadline, by at most this time.
+/// Minimum time until the next search for waiters whose deadline has passed, after a search that
+/// found such waiters. Each search examines all waiters. A wait may end later than its deadline, by
+/// at most this time.
 const MIN_EXPIRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Maximum number of connections of one user to the server. The [`Lane`] computes its number of
@@ -555,7 +556,8 @@ impl ServerPool {
         self.inner.lock().generation()
     }
 
-    /// Closes the available connections of a user that no longer exists.
+    /// Closes the available connections of a user that no longer exists, or whose keys a server has
+    /// refused.
     pub fn forget(&self, identity: IdentityId) {
         let todo = self.inner.lock().forget(identity);
         self.perform(todo);

@@ -10,9 +10,9 @@
 //! - The last few of `max_server_connections` are not used by operations with
 //!   [`Need::Slot`](super::Need::Slot). A `max_server_connections` below eight has no reserve.
 //!
-//! For a command of Seawall itself, a further connection is established only after the command has
-//! waited for a short time. Usually an operation of the same user ends within this time, and the
-//! command gets the connection of this operation.
+//! For a command of Seawall itself, a connection above `max_pool_size` is established only after
+//! the command has waited for a short time. Usually an operation of the same user ends within this
+//! time, and the command gets the connection of this operation.
 //!
 //! A connection above `max_pool_size` is kept like all others: until it has been unused for
 //! `max_idle_time`, until another user needs it, or until `max_pool_size` is lowered. Otherwise
@@ -44,8 +44,8 @@ impl Limits {
 mod tests {
     use super::{super::tests::limits, *};
 
-    /// Only urgent operations, such as commits, may use the reserved connections. Each user has at
-    /// least one reserved connection. A server with fewer than eight connections has none.
+    /// The reserved connections are for urgent operations, such as commits. Each user has at least
+    /// one reserved connection. A server with fewer than eight connections has none.
     #[test]
     fn the_reserve_is_an_eighth_of_the_connections_but_at_most_eight() {
         for (max, with_reserve, for_slots) in [

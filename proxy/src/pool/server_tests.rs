@@ -490,7 +490,7 @@ fn random_numbers_differ_and_are_from_0_to_1() {
 }
 
 #[tokio::test]
-async fn connections_beyond_a_lowered_max_pool_size_and_its_reserve_are_closed_once_not_in_use() {
+async fn connections_over_a_lowered_max_pool_size_and_its_reserve_are_closed_when_not_in_use() {
     let scene = Scene::ready(Limits {
         max_pool_size: 4,
         ..limits()

@@ -641,7 +641,8 @@ impl Slots {
         })
     }
 
-    /// True if no operation runs or waits, and no operation has ended since the last update.
+    /// True if no operation that needs a slot runs or waits, and none has ended since the last
+    /// update.
     pub(super) fn is_idle(&self) -> bool {
         let sample = &self.window.sample;
         let has_recent = sample.completed() + sample.late + sample.uncompared > 0;

@@ -72,7 +72,7 @@ impl Inner {
     ///
     /// - The server counts as failed ([`Suspicion::Failed`]) if an available connection has ended
     ///   too, or if another user has made the pool suspect. The caller must then clear the pool.
-    ///   This function does not change its state.
+    ///   This function does not change the pool's state.
     /// - Otherwise, a ready pool becomes suspect: it hands out no connection until the server
     ///   replies to a probe. But the pool stays ready if it last became suspect less than
     ///   [`MIN_TIME_BETWEEN_PAUSES`] ago.
