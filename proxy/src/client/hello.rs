@@ -635,8 +635,8 @@ mod tests {
         assert!(!sends(0, false));
     }
 
-    /// Seawall adds the field `$client` to a command. Servers refuse a command whose field is too
-    /// large.
+    /// Seawall adds the field `$client` to a command. Servers refuse a command in which this field
+    /// is too large.
     #[test]
     fn a_client_field_contains_the_address_of_the_client_if_the_server_accepts_its_size() {
         let metadata = RawDocumentBuf::try_from(&metadata()).unwrap();

@@ -478,8 +478,8 @@ impl LoginContext<'_> {
         Ok(done.ok_or(LoginError::Gone { is_ok: None })??)
     }
 
-    /// Delays a login that was refused. Returns the reason of the failure: `error`, or that the
-    /// client disconnected during the delay.
+    /// Delays a login that failed with `error`, if the login was refused. Returns the reason of the
+    /// failure: `error`, or that the client disconnected during the delay.
     async fn delay_refused(&mut self, user: &UserName, error: CredentialError) -> LoginError {
         match error {
             CredentialError::Refused => self.delay(user, false).await.err(),

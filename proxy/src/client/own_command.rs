@@ -159,7 +159,8 @@ impl Client {
             return Ok(());
         }
         let plain = self.encode(reply_to, &reply);
-        // The share has memory for two copies of the reply, and compression makes a second one.
+        // The share has memory for only two copies of the reply: `plain` and its compressed copy.
+        // So `reply` is dropped first.
         drop(reply);
         let packed = reply_to.pack(plain, self.heavy()).await;
         let shared = Arc::clone(&self.shared);

@@ -171,7 +171,7 @@ async fn an_open_transaction_keeps_its_connection_at_max_server_connections() {
     }
 }
 
-/// The last of the `max_server_connections` connections are reserved for urgent operations.
+/// An operation that needs a slot must not use the last few of `max_server_connections`.
 #[tokio::test(start_paused = true)]
 async fn a_busy_user_loses_a_connection_to_another_user_if_only_the_reserve_is_free() {
     let now = Instant::now();

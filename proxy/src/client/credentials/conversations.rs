@@ -194,8 +194,8 @@ impl<T> Conversation<T> {
 impl<T> Drop for Conversation<T> {
     fn drop(&mut self) {
         let ended = self.all.open.lock().slots.remove(&self.number);
-        // The lock has been released, because the drop may close a connection and wake a waiting
-        // login.
+        // The conversation is dropped without the lock, because the drop may close a connection and
+        // wake a waiting login.
         drop(ended);
     }
 }

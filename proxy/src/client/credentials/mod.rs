@@ -15,7 +15,7 @@
 //! - In every mode, the user's restrictions have been read before a login succeeds.
 //! - Keys that cannot be confirmed expire.
 //! - A user that was dropped and created again gets a new identity.
-//! - Each user has at most one reading (a request for its keys) at a time. It has at most one first
+//! - Each user has at most one reading (a request for its keys) at a time, and at most one first
 //!   login for each address, not counting stalled first logins. The number of readings and first
 //!   logins of all users is bounded.
 
@@ -517,7 +517,7 @@ impl Credentials {
         }
     }
 
-    /// Records that a server refused an identity's keys while a connection was established.
+    /// Records that a server refused an identity's keys when Seawall established a connection.
     /// `login_version` is the [`Identity::login_version`] of the refused keys. If these keys were
     /// replaced in the meantime, nothing changes.
     pub(super) fn record_refused_keys(&self, identity: &Arc<Identity>, login_version: u64) {

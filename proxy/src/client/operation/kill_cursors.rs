@@ -209,7 +209,8 @@ async fn kill(mut checkout: Checkout, part: Option<RawDocumentBuf>) -> Option<Ra
 }
 
 /// Runs an exchange ([`kill`]) to its end in the background after its client has left, so that its
-/// connection returns to `pool`.
+/// connection returns to `pool`. After [`DRAIN_LIMIT`], drops the exchange, which closes the
+/// connection.
 fn drain<E>(pool: Arc<ServerPool>, exchange: E)
 where
     E: Future<Output = Option<RawDocumentBuf>> + Send + 'static,

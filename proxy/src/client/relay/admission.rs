@@ -36,7 +36,7 @@ pub(super) struct Admission<'a> {
 impl<'a> Admission<'a> {
     /// Creates the admission of a client that has not logged in. `due` has the client's deadline
     /// and permit. If `due` is `None`, a new deadline begins. If the server requires no login, the
-    /// client has no deadline. `has_greeted` is true if the client has sent a hello before it
+    /// client has no deadline. `has_greeted` is true if the client may have sent a hello before it
     /// was relayed.
     pub(super) fn new(
         shared: &'a Shared,

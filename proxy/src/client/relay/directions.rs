@@ -163,8 +163,9 @@ impl<'a> Relay<'a> {
         self.watch.lock().stage()
     }
 
-    /// Relays until the client or the server ends its connection. Returns how the client's
-    /// connection ends; `None` if the client has ended it or the connection is broken.
+    /// Relays until the client or the server ends its connection, or until Seawall closes the relay
+    /// ([`Ended::Closed`]). Returns how the client's connection ends; `None` if the client has
+    /// ended it or the connection is broken.
     pub(super) async fn run(
         &self,
         client: Stream,
