@@ -60,9 +60,9 @@ const SMALL_BACKLOG_BYTES: usize = 256 * 1024;
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 
 /// A reply waits at most this long for room in the memory budget while other operations wait for a
-/// connection to the same server. Within this time, clients that use memory of the budget and read
-/// nothing are closed. The reply waits only for [`SILENT_AFTER`] if no sharer (address or user)
-/// holds more memory of the budget than the sharer of the reply's client.
+/// connection to the same server. Within this time, Seawall can close clients that use memory of
+/// the budget and read nothing. The reply waits only for [`SILENT_AFTER`] if no sharer (address or
+/// user) holds more memory of the budget than the sharer of the reply's client.
 const ROOM_LIMIT: Duration = Duration::from_secs(4);
 
 /// Result of a request for memory for the next piece of a reply.

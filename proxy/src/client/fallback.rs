@@ -35,9 +35,9 @@ impl Client {
     }
 
     /// Establishes a server connection for this client alone, and ends pooled mode for the client.
-    /// Replies with an error if the relay limit is reached or no server is available. Closes the
-    /// client connection if the limit of clients that have not logged in is reached. The wait for a
-    /// server ends when the client leaves.
+    /// Replies with an error if no permit for a relay is left for the client's address or user, or
+    /// if no server is available. Closes the client connection if no permit is left for clients
+    /// that have not logged in. The wait for a server ends when the client leaves.
     pub(super) async fn fall_back(
         &mut self,
         message: Message,

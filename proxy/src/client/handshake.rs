@@ -159,9 +159,9 @@ impl Client {
     /// connections to Seawall.
     ///
     /// # Errors
-    /// The limit of monitors that have not logged in is reached. But if clients with mechanisms
-    /// other than SCRAM are relayed, a client that has a deadline for its login keeps this deadline
-    /// and gets no error.
+    /// No permit is left for a further monitor of the client's address. But if clients with
+    /// mechanisms other than SCRAM are relayed, a client that has a deadline for its login keeps
+    /// this deadline and gets no error.
     fn note_monitor(&mut self) -> Result<(), ErrorReply> {
         if self.identity.is_some() {
             return Ok(());

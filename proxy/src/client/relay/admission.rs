@@ -132,7 +132,7 @@ impl<'a> Admission<'a> {
     }
 
     /// Records that a client begins to log in. Returns false if the client counted as a monitor
-    /// until now and the limit of clients that have not logged in is reached.
+    /// until now and no permit is left for clients that have not logged in.
     pub(super) fn note_login(&mut self) -> bool {
         if self.monitor.is_some() {
             self.require_login();
