@@ -1,4 +1,5 @@
-//! Requests to the admin address that a hostile web page sends from a browser on Seawall's machine.
+//! Requests that a hostile web page sends to the admin address. The browser runs on Seawall's
+//! machine.
 
 use seawall_tests::{mongod::shared_standalone, seawall::Seawall};
 
@@ -25,7 +26,7 @@ async fn requests_from_foreign_web_pages_are_refused_if_no_admin_token_is_config
         let (status, _) = seawall.request("GET", "/health/ready", headers).await;
         assert_eq!(
             status, 200,
-            "{headers}: expected the health check to need no token, and Seawall not to be draining"
+            "{headers}: expected every page to get the health, and Seawall not to be draining"
         );
     }
     let (status, _) = seawall.get("/api/v1/profile?seconds=1").await;

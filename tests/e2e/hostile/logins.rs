@@ -1,5 +1,5 @@
-//! Logins with which a client tries to get more access than its rights allow, for example with an
-//! old password.
+//! Logins with which a client tries to get more access than its rights allow (for example with an
+//! old password), or to delay the logins of other users.
 
 use std::time::Duration;
 
@@ -113,7 +113,9 @@ async fn anonymous_clients_lose_their_rights_when_access_control_is_switched_on(
     assert_eq!(mode(&seawall).await, "none");
     let mut client = connect(&seawall).await;
     assert!(insert(&mut client, "test").await.is_ok());
-    // Without users, the server would let a client from its own host create the first user.
+    // After this restart, the server requires logins but has no users. Such a server lets a client
+    // on its own host create the first user. Seawall runs on this host, but its clients must not
+    // get this right.
     server.mongod().terminate().await.unwrap();
     server.mongod_mut().restart_with("--auth").await.unwrap();
     for _ in 0..3 {

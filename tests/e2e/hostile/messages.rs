@@ -387,8 +387,7 @@ async fn a_slow_reader_with_tls_gets_its_whole_reply() {
     let find = OpMsg::new(doc! {"find": "c", "$db": "test"});
     let mut reader = connect_with_tls(&seawall, &certificates, [127, 0, 0, 9]).await;
     reader.send_bytes(&find.to_bytes()).await.unwrap();
-    // Seawall reads the whole reply while it serves other clients, before the slow client reads a
-    // byte.
+    // Seawall serves other clients before the slow client reads the first byte of its reply.
     let served = async || {
         let mut other = connect_with_tls(&seawall, &certificates, [127, 0, 0, 7]).await;
         let reply = other.command("test", doc! {"find": "none"}).await;

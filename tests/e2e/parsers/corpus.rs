@@ -11,8 +11,8 @@ use super::{
 /// The request id of the first message. Seawall's own messages have lower ids.
 pub(super) const FIRST_ID: i32 = 0x4000_0000;
 
-/// The commands and aliases that are sent by OP_MSG. These commands change only a collection of
-/// this test.
+/// The commands and aliases that are sent by OP_MSG. These commands change no data except two
+/// collections that only these tests use.
 const BY_MSG: &[&str] = &[
     "_isSelf",
     "aggregate",

@@ -1,8 +1,8 @@
 //! Checks that a server runs only the command that Seawall recognizes in a message.
 //!
 //! Three decisions of Seawall depend on a command's name: whether Seawall itself replies, whether a
-//! client may send the command before a login, and how the operation is served. A message would
-//! bypass these checks if the server found a different command in it. So the tests send a real
+//! client may send the command before a login, and how the operation is served. These decisions
+//! would be wrong if the server found a different command in the message. So the tests send a real
 //! server thousands of messages that no driver would send. The server's counters
 //! (`serverStatus().metrics.commands`) show which command the server ran.
 //!

@@ -11,7 +11,8 @@ use super::{
 /// One change to a message.
 pub(super) type Twist = Box<dyn Fn(&mut Draft)>;
 
-/// Field names that a server reads, or used to read, in every command.
+/// Field names that a server reads, or used to read, in every command. The last three names have no
+/// meaning in a command.
 const GENERIC_KEYS: &[&str] = &[
     "$queryOptions",
     "$query",

@@ -1,4 +1,6 @@
-//! A server that refuses commands, closes connections or is down, and the errors that clients get.
+//! Operations that the server refuses, whose connection it closes, that reach a limit of Seawall,
+//! or into which Seawall injects a fault. The tests check which of these operations Seawall
+//! repeats, and which errors clients get.
 
 use super::*;
 use seawall_api::{Pools, Status};

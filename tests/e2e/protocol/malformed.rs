@@ -1,4 +1,4 @@
-//! Malformed messages, and valid messages with a checksum or with sections in any order and number.
+//! Malformed messages, and valid messages with a checksum or with sections in various orders.
 
 use super::*;
 
@@ -196,7 +196,7 @@ async fn reply_has_a_checksum_if_and_only_if_its_command_has_one() {
 }
 
 #[tokio::test]
-async fn sections_are_accepted_in_any_order_and_number() {
+async fn a_body_and_up_to_two_document_sequences_are_accepted_in_any_order() {
     let rig = Rig::shared().await;
     let db = unique_name("sections");
     let mut through = rig.through().await;
