@@ -701,7 +701,7 @@ pub(super) fn fs_entries(folder: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn if_seawall_ends_during_a_capture_the_files_of_the_capture_are_complete() {
+async fn if_seawall_shuts_down_during_a_capture_the_files_of_the_capture_are_complete() {
     let scratch = Scratch::create().unwrap();
     let mut process = process(&scratch).await;
     let user = scene::writer().await;

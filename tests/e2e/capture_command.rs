@@ -88,8 +88,8 @@ impl Copying {
         eventually(LIMIT, is_sent).await.unwrap();
     }
 
-    /// Interrupts the command until it has ended, because interrupts that arrive at the same time
-    /// count as one. Returns its exit status.
+    /// Repeats the interrupt until the command has ended, because interrupts that arrive at the
+    /// same time count as one. Returns the exit status of the command.
     async fn interrupt_until_ended(&mut self) -> Option<i32> {
         let ended = async {
             loop {
@@ -109,8 +109,8 @@ impl Copying {
         ended.unwrap().unwrap().code()
     }
 
-    /// Sends the held replies. Checks that the command then succeeds, and that its output file has
-    /// the whole capture, which was stopped.
+    /// Sends the held replies. Checks that the command then succeeds, and that its output file ends
+    /// with the record of a stopped capture.
     async fn release_and_check(&mut self, file: &Path) {
         self.recorder.hold_replies(false);
         assert_eq!(self.ended().await, Some(0));

@@ -227,7 +227,7 @@ async fn conversion_with_redaction_keeps_all_commands_but_removes_their_values()
 }
 
 #[tokio::test]
-async fn conversion_of_a_truncated_recording_keeps_all_records_before_the_cut() {
+async fn load_convert_keeps_part_of_a_truncated_recording_and_refuses_unsuitable_files() {
     let scratch = Scratch::create().unwrap();
     let (recording, _) = record(&scratch).await;
     let mut bytes = fs::read(&recording).unwrap();

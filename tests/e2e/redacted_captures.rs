@@ -116,7 +116,7 @@ async fn send(database: &Database, command: Document) {
     drop(database.run_command(command).await);
 }
 
-/// Sends secrets in all commands that applications use.
+/// Sends secrets in many commands that applications use.
 async fn write(client: &Client, secrets: &mut Secrets) {
     let database = client.database(&unique_name("redacted"));
     writes(&database, secrets).await;

@@ -62,7 +62,7 @@ fn comparable(reply: &RawReply, db: &str) -> (i32, u32, String) {
 }
 
 #[tokio::test]
-async fn relayed_client_gets_the_bytes_of_server_replies_unchanged() {
+async fn relayed_client_gets_the_same_replies_as_a_direct_client() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let seawall = relaying(&set.uri(), "").await;
     let member = set.members().first().unwrap();
@@ -142,7 +142,7 @@ async fn counts_agree(seawall: &Seawall, db: &str) {
 }
 
 #[tokio::test]
-async fn relay_mode_counts_operations_and_logins_as_pooled_mode_does() {
+async fn operations_and_logins_of_relayed_clients_are_counted() {
     let set = shared_replica_set().await.unwrap();
     let seawall = relaying(&set.uri(), "").await;
     let db = unique_name("relay");
@@ -762,7 +762,7 @@ async fn the_connection_of_a_relayed_client_that_does_not_log_in_is_closed() {
     client.hello(doc! {"client": &application}).await.unwrap();
     let reply = client.command("admin", plain(b"wrong")).await.unwrap();
     assert_eq!(reply.code(), Some(18), "{}", reply.body);
-    // The server refuses a second description of the client, so this hello changes nothing.
+    // The server refuses metadata in a second `hello`, so this `hello` changes nothing.
     let again = client.hello(doc! {"client": application}).await.unwrap();
     assert!(!again.is_ok(), "{}", again.body);
     assert!(client.read_to_close().await.is_ok());

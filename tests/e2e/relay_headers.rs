@@ -1,4 +1,4 @@
-//! Relays send servers the addresses of clients, in headers of the PROXY protocol.
+//! Tests of the PROXY protocol headers in which relays send the addresses of clients to servers.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

@@ -512,9 +512,9 @@ async fn a_dropped_index_is_reported_as_slower_and_a_changed_document_as_differe
     assert_verdicts(&target, &file, doc! {"_id": 63}).await;
 }
 
-/// Replays the capture of [`reads`] on the captured data, and then without an index. The third
-/// replay has the index, but one document is changed; the filter `changed` finds this document.
-/// Checks that the reports show exactly these changes.
+/// Replays the capture of [`reads`] several times on each of three states of the data: as captured;
+/// without an index; with the index, but with one changed document. The filter `changed` finds this
+/// document. Checks that the reports show exactly these changes.
 pub(super) async fn assert_verdicts(target: &Prepared, file: &Path, changed: Document) {
     let mut runs = Vec::new();
     for _ in 0..3 {
