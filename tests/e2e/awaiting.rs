@@ -187,7 +187,7 @@ async fn a_get_more_with_a_max_time_ms_of_0_is_sent_unchanged_and_does_not_wait_
 /// After its `getMore`, the client sends more bytes than Seawall reads ahead. So Seawall does not
 /// reach the end of the client's stream while the `getMore` runs.
 #[tokio::test]
-async fn a_wait_for_data_ends_if_its_client_has_left_after_it_sent_another_message() {
+async fn a_wait_for_data_ends_if_its_client_sends_another_message_and_disconnects() {
     let scene = Scene::start(8).await;
     let mut client = scene.client().await;
     let cursor = watch(&mut client, doc! {}).await;
@@ -210,7 +210,7 @@ async fn a_wait_for_data_ends_if_its_client_has_left_after_it_sent_another_messa
 }
 
 #[tokio::test]
-async fn get_mores_on_a_tailable_cursor_wait_for_new_documents_until_the_cursor_ends() {
+async fn get_mores_on_a_tailable_cursor_return_new_documents_and_fail_after_a_drop() {
     let scene = Scene::start(8).await;
     let client = scene.set.client().await.unwrap();
     let create = doc! {"create": "log", "capped": true, "size": 1 << 20};
@@ -256,8 +256,8 @@ async fn many_change_streams_do_not_block_other_operations() {
     let queued = ["state=\"queued\""];
     let all_wait = async || scene.seawall.metric(awaiting, &queued).await >= 40.0;
     eventually(LIMIT, all_wait).await.unwrap();
-    // At most two of the eight pooled connections run waiting operations. The finds use the other
-    // six connections.
+    // At most two of the eight pooled connections run waiting operations, so the finds can use the
+    // other six.
     let mut client = scene.client().await;
     for n in 0..300 {
         let find = doc! {"find": "things", "filter": {"_id": n}};

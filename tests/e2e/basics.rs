@@ -1,5 +1,5 @@
-//! The main use: the official driver runs operations through Seawall. Its connection string differs
-//! from that of a direct connection only in the address.
+//! Tests of basic use: operations of the official driver, many short connections, and
+//! `getLastError`.
 
 #![expect(clippy::unwrap_used, reason = "test helpers may panic, as tests do")]
 

@@ -246,7 +246,7 @@ impl OneConnection {
     }
 
     /// Runs [`cancel_everywhere`] for both values of [`Moment`]. The script's client sends one find
-    /// to `collection`. No other client sends one to this collection.
+    /// to `collection`. No other client sends a find to this collection.
     async fn cancel_finds(
         &self,
         collection: &str,
@@ -263,7 +263,7 @@ impl OneConnection {
             );
         }
         // Seawall closes the connection of a cancelled find only if it has already sent the find to
-        // the server. The last find of each moment gets its reply.
+        // the server. In the last run for each value of `Moment`, the find gets its reply.
         let finds = commands_named(&self.recorder, "find").into_iter();
         let is_own = |find: &Document| find.get_str("find").is_ok_and(|name| name == collection);
         let sent = finds.filter(|(_, find)| is_own(find)).count();

@@ -164,7 +164,7 @@ async fn the_configuration_shows_the_source_of_each_value_and_the_value_in_effec
     assert!(text(&shown).contains(r#""info" (in effect: seawall=info)"#));
 }
 
-/// Runs a command that prints a long text on `output`.
+/// Runs a command whose standard output is `output`. The command must print a long text.
 fn print_to(output: impl Into<Stdio>, arguments: &[&str]) -> Output {
     let mut command = Command::new(binary());
     command.args(arguments).stdout(output);

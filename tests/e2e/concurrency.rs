@@ -16,7 +16,7 @@ use seawall_tests::{
 /// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A replica set without authentication, and in front of it a Seawall with a concurrency limit.
+/// A replica set without authentication, and a Seawall in front of it.
 struct Scene {
     _set: ReplicaSet,
     seawall: Seawall,

@@ -254,7 +254,7 @@ fn commands() -> Vec<(Document, u64)> {
 }
 
 #[tokio::test]
-async fn documents_are_counted_for_every_kind_of_command_and_every_size_of_reply() {
+async fn documents_are_counted_for_several_commands_and_for_small_and_large_replies() {
     for toml in ["", RELAYED] {
         let scene = Scene::start(toml).await;
         let pattern = bson::Regex {

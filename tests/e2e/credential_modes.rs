@@ -246,6 +246,9 @@ async fn a_server_without_users_gives_clients_of_seawall_no_rights() {
 
 /// With the credentials `none`, clients need no login. With `self`, Seawall reads the SCRAM keys of
 /// a user from a server, with the rights of this user.
+///
+/// The server has access control from the start, but the configuration says `none`. To Seawall,
+/// this looks as if access control had been switched on later.
 #[tokio::test]
 async fn credentials_change_from_none_to_self_after_access_control_is_switched_on() {
     let seawall = seawall("[auth]\ncredentials = \"none\"\n").await;
@@ -261,6 +264,8 @@ async fn credentials_change_from_none_to_self_after_access_control_is_switched_o
     assert!(insert(&mut early, &user.name).await.is_ok());
 }
 
+/// The server has access control from the start, but the configuration says `none`. To Seawall,
+/// this looks as if access control had been switched on later.
 #[tokio::test]
 async fn a_client_must_log_in_in_time_after_access_control_is_switched_on() {
     let toml = "[auth]\ncredentials = \"none\"\nauthentication_timeout_ms = 500\n";

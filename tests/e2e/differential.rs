@@ -85,8 +85,8 @@ const SERVED_BY_SEAWALL: &[&str] = &[
     "logout",
 ];
 
-/// Fields that differ between any two replies of a server: times, counters, identifiers, sizes on
-/// disk.
+/// Fields that may differ between two replies of a server to the same command: times, counters,
+/// identifiers and addresses.
 const VOLATILE: &[&str] = &[
     "$clusterTime",
     "operationTime",

@@ -1,5 +1,5 @@
 //! The primary is killed repeatedly under load. No acknowledged write may be lost, and no
-//! application may see an error.
+//! application may see an error. In another test, the primary hangs.
 
 use std::collections::BTreeSet;
 

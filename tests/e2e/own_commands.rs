@@ -116,7 +116,7 @@ async fn each_seawall_command_needs_the_current_rights_of_its_user() {
 }
 
 #[tokio::test]
-async fn each_reload_by_the_seawall_command_is_in_the_audit_log() {
+async fn reloads_by_the_seawall_command_and_refused_attempts_are_in_the_audit_log() {
     let server = shared_standalone().await.unwrap();
     let writer = unique_name("writer");
     let user = NewUser::new("admin", &writer, "secret").role("readWriteAnyDatabase", "admin");

@@ -165,7 +165,7 @@ async fn counts_and_latencies_merged_from_all_instances_include_each_operation_o
     assert_eq!(sum, listed + shapes.other.count);
     lists_name_the_instances(asked, &peers, &name).await;
     namespaces_and_the_report_are_merged(&instances, &name, &both).await;
-    every_path_is_merged(asked, &both.id).await;
+    further_paths_are_merged(asked, &both.id).await;
     let tick = live(asked).await;
     assert_eq!(tick.instances.len(), 3);
     assert!(tick.reply.clients >= 4, "{tick:?}");
@@ -245,7 +245,7 @@ async fn namespaces_and_the_report_are_merged(instances: &[Seawall], name: &str,
     assert_eq!(report.status.clients, 4);
 }
 
-async fn every_path_is_merged(asked: &Seawall, id: &str) {
+async fn further_paths_are_merged(asked: &Seawall, id: &str) {
     let status: Status = merged(asked, "/api/v1/status", 3).await;
     assert!(status.operations >= 54);
     let gauges: GaugeTimeline = merged(asked, "/api/v1/gauges?since=10m", 3).await;

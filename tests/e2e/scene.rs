@@ -1,4 +1,4 @@
-//! Fixtures that the login tests share: a server whose logins are fast, and short helper functions.
+//! Fixtures that many tests share: a server whose logins are fast, and short helper functions.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -247,7 +247,8 @@ async fn with_reload_watch_a_changed_tls_file_causes_new_server_connections_but_
         let scenes = [Scene::new().await, Scene::new().await];
         tokio::join!(
             replace_under_load(&scenes[0], TLS, FILES, file),
-            // The settings contain only the paths of the files that the connection string names.
+            // Here the connection string names the files. The settings contain only the paths of
+            // these files, not their contents.
             replace_under_load(&scenes[1], TLS_WITH_FILES, "", file),
         );
     }

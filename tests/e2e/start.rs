@@ -404,7 +404,7 @@ async fn a_monitor_of_a_driver_may_stay_connected_without_a_login() {
     assert!(began.elapsed() >= Duration::from_millis(2900));
     let hello = monitor.hello(doc! {}).await.unwrap();
     assert!(hello.is_ok(), "{hello:?}");
-    // A monitor that begins to log in counts as a client.
+    // A monitor may log in. It is then served like any other client.
     let login = Login::new("admin", ROOT, ROOT_PASSWORD);
     assert!(monitor.login(&login).await.unwrap().is_authenticated());
     monitor.expect_ok("c", doc! {"find": "c"}).await;

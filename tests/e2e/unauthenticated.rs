@@ -147,9 +147,10 @@ async fn most_commands_before_a_login_get_the_same_error_code_from_seawall_as_fr
             different.insert(name);
         }
     }
-    // A server refuses an unknown command with another code before a login. It runs the other
-    // commands for any client, but Seawall runs them only after a login. A driver needs at most the
-    // first two of them. Most of the others exist only on test servers.
+    // The server does not know the first command of this list, and refuses it with another code
+    // than Seawall. The server runs the other commands before a login, but Seawall refuses them.
+    // Drivers need at most `listCommands` and `_isSelf`. Most of the others exist only on test
+    // servers.
     let known = HashSet::from([
         "noSuchCommand",
         "listCommands",
