@@ -17,8 +17,9 @@
 //! | [`eventually`] | waiting for a condition, with a time limit |
 //! | [`scratch`] | a temporary directory, removed when its guard is dropped |
 //!
-//! Fixtures must not use the proxy's code, because they would share its mistakes. The exceptions
-//! are [`seawall`], and [`mongod`], which uses the proxy's code to find and run a mongod.
+//! Fixtures must not use the proxy's code, because they would share its mistakes. There are three
+//! exceptions: [`seawall`]; [`mongod`] and [`certificates`], which use the proxy's code for finding
+//! and running a mongod; and the mutex of the proxy.
 
 pub mod administration;
 pub mod authority;

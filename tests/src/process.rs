@@ -159,18 +159,19 @@ impl Process {
         let serving = async || process.said("serving").ok_or_else(|| process.log());
         let serving = eventually(LIMIT, serving).await.expect("Seawall serves");
         let field = |name: &str| field(&serving, name)?.as_str().map(str::to_owned);
-        let clients = field("clients").expect("the log has one client address");
+        let clients = field("clients").expect("the log has the addresses for clients");
         process.address = clients;
         process.admin = field("admin").expect("the log names the admin address");
         process
     }
 
-    /// The address for clients.
+    /// The address for clients. If there are several, `, ` separates them.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The address of the admin API.
+    /// The address of the admin API, as the log shows it. If there are several, `, ` separates
+    /// them. The text is `off` if none is configured, and `not bound` if none is bound.
     pub fn admin(&self) -> &str {
         &self.admin
     }

@@ -183,8 +183,8 @@ pub enum Verdict {
     Implausible(&'static str),
 }
 
-/// A cache of salted passwords. Deriving a salted password takes 15,000 hash rounds, which would be
-/// most of a test's time.
+/// A cache of salted passwords. Deriving a salted password takes thousands of hash rounds, which
+/// would be most of a test's time.
 #[derive(Clone, Default)]
 pub struct KeyCache {
     salted_passwords: Arc<Mutex<HashMap<KeySource, Vec<u8>>>>,
