@@ -36,8 +36,8 @@ pub(crate) enum Language {
 }
 
 impl Language {
-    /// Installs and builds the program if necessary. All versions are pinned by files beside the
-    /// program.
+    /// Installs and builds the program if necessary. The programs for PHP and C use the driver that
+    /// is installed on the machine. For the other languages, files pin the versions.
     pub(crate) async fn prepare(self) -> Program {
         match self {
             Self::Python => python("program.py", None).await,
@@ -126,7 +126,8 @@ impl Language {
         }
     }
 
-    /// True if the program runs in this case. The newest driver runs in every case. An old driver
+    /// True if the program runs in this case. The newest driver of a language runs in every case
+    /// except the one with `useUnifiedTopology`, in which only Node driver 3 runs. An old driver
     /// runs with its default options, with each compressor that it supports, and behind a load
     /// balancer if it supports load balancers.
     pub(crate) fn runs(self, case: &Case) -> bool {

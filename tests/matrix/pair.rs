@@ -73,8 +73,9 @@ impl Pair {
     }
 
     /// Checks that the load balancer distributed the connections over both instances. Also checks
-    /// that all operations of a cursor or transaction reached the same instance. `has_pool` is
-    /// false if the driver has no connection pool: its only connection reaches only one instance.
+    /// that the second instance got no operation of a cursor or transaction that the first instance
+    /// opened. `has_pool` is false if the driver has no connection pool: its only connection
+    /// reaches only one instance.
     pub(crate) async fn assert_balanced(&self, has_pool: bool) {
         let connections = self.balancer.connections();
         assert!(connections > 0, "no connection to the load balancer");
