@@ -175,8 +175,8 @@ async fn clients_are_disconnected_if_a_server_refuses_the_mechanism_of_their_log
 }
 
 /// Seawall reads a user's SCRAM keys with `usersInfo`. A server that is not primary, or that is
-/// shutting down, replies to it with an error. Such an error does not mean that the user no longer
-/// exists.
+/// shutting down, replies to this command with an error. Such an error does not mean that the user
+/// no longer exists.
 #[tokio::test]
 async fn cached_scram_keys_are_used_while_the_server_replies_to_users_info_with_an_error() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();

@@ -473,8 +473,8 @@ async fn tls_sessions_are_not_resumed_after_the_client_certificate_has_expired()
     let identity = scene.clients.client("brief", valid_for).unwrap();
     let config = scene.config(Some(&identity));
     assert!(scene.connect(&config).await.1.is_some());
-    // In TLS 1.3, the client completes its part of the handshake before Seawall verifies its
-    // certificate. So the client knows the kind of the refused handshake.
+    // In TLS 1.3, the client completes its part of the handshake before Seawall verifies the
+    // client's certificate. So the client knows the kind of the refused handshake.
     let refused = async || match scene.connect(&config).await {
         (Some(HandshakeKind::Full), None) => Ok(()),
         (kind, client) => Err(format!("{kind:?}, served: {}", client.is_some())),
@@ -657,8 +657,8 @@ async fn handshakes_use_the_new_certificate_after_its_file_is_replaced_if_reload
     let toml = format!("reload.watch = true\n{}", scene.toml(""));
     let served = Served::start(&toml).await;
     let gets = async |expected: &Identity| {
-        // Each handshake has a configuration of its own, because a resumed session has the
-        // certificate of the first handshake.
+        // Each handshake uses a new TLS configuration of the client, because a resumed session has
+        // the certificate of the first handshake.
         let config = scene.config(None);
         let stream = handshake(served.process.address(), &config, "localhost").await;
         stream.is_ok_and(|stream| {
@@ -687,7 +687,7 @@ async fn handshakes_use_new_authorities_and_revocation_lists_if_reload_watch_is_
     let toml = format!("reload.watch = true\n{}", scene.toml(REQUIRED));
     let served = Served::start(&toml).await;
     let serves = async |identity: &Identity| {
-        // A new configuration has no TLS session to resume.
+        // The client's TLS configuration is new, so it has no TLS session to resume.
         let config = scene.config(Some(identity));
         match handshake(served.process.address(), &config, "localhost").await {
             Ok(stream) => is_served(&mut RawClient::new(stream)).await,
@@ -760,7 +760,8 @@ async fn no_operation_of_500_clients_fails_while_all_tls_files_are_replaced() {
         let lists = own.unwrap() + &other.revocation_list(&[]).unwrap();
         scene.scratch.write("crl.pem", lists).unwrap();
         scene.seawall().reload(&scene.toml(&toml)).await.unwrap();
-        // New handshakes get the new certificate, and clients of the new authority are served.
+        // New handshakes get the new server certificate. Clients are served whose certificates were
+        // signed by the new authority.
         let of_other = scene.config(Some(&other.client("new", YEAR).unwrap()));
         let stream = scene.handshake(&of_other, "localhost").await.unwrap();
         let peer = stream.get_ref().1.peer_certificates().unwrap();

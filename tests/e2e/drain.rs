@@ -216,7 +216,8 @@ async fn a_process_whose_log_is_not_read_serves_clients_and_ends_after_sigterm()
     wait_until(drops_lines).await;
     let (status, _) = http(process.admin(), "GET", "/health/live", "").await;
     assert_eq!(status, 200);
-    // Seawall logs the start of the drain. The write blocks, but must not delay the drain.
+    // Seawall logs the start of the drain. The write of this line blocks, but must not delay the
+    // drain.
     process.signal(Signal::TERM);
     assert_eq!(process.ended().await.code(), Some(0));
 }

@@ -291,7 +291,7 @@ async fn a_long_insert_whose_client_disconnects_while_it_waits_closes_no_server_
         pools.pools[0].wait_queue == 0 && pools.pools[0].in_use == 0
     };
     eventually(LIMIT, has_ended).await.unwrap();
-    // Seawall may count the client after it has returned the connection to the pool.
+    // Seawall may return the connection to the pool before it counts the disconnected client.
     let is_counted = async || {
         let in_queue = [r#"stage="checkout""#];
         let gone = scene

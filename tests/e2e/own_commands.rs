@@ -1,5 +1,5 @@
-//! Tests of the command `seawall`, with which clients ask Seawall about itself. The rights of their
-//! users decide what they may do.
+//! Tests of the command `seawall`, with which clients ask Seawall about itself. The rights of a
+//! client's user decide which of these requests Seawall executes.
 
 use std::time::Duration;
 
@@ -310,7 +310,8 @@ async fn a_seawall_command_that_waits_for_its_turn_ends_when_its_client_disconne
     let connected = async || seawall.metric("seawall_client_connections", &[]).await;
     let are_connected = async || connected().await >= 200.0;
     eventually(LIMIT, are_connected).await.unwrap();
-    // Four commands at a time ask the server for rights, and each waits for 5 s.
+    // The server hangs. Seawall executes at most four of the commands at a time, and each of them
+    // waits 5 s for the server's reply about the rights of its user.
     server.mongod().stop_process().unwrap();
     let status = OpMsg::new(doc! { "seawall": "status", "$db": "admin" });
     for client in &mut clients {

@@ -211,7 +211,7 @@ async fn replace_under_load(scene: &Scene, options: &str, toml: &str, file: &str
     let foreign = Authority::generate("foreign").unwrap();
     let content = match file {
         "client.pem" => identity.pem(),
-        // The server uses another certificate.
+        // This list revokes a certificate that is not in use.
         "crl.pem" => scene.authority().revocation_list(&[&identity]).unwrap(),
         _ => format!("{}{}", scene.authority().pem(), foreign.pem()),
     };
@@ -587,7 +587,7 @@ async fn host_names_of_servers_are_verified_unless_allow_invalid_hostnames_is_tr
     let any_name = "deployment.tls.allow_invalid_hostnames = true\n";
     let seawall = scene.start(OTHER_NAME, &format!("{FILES}{any_name}")).await;
     assert!(find(&mut logged_in(&seawall).await.unwrap()).await);
-    // A service account can also connect with any host name.
+    // With this option, a service account can also use a server with another host name.
     let account = format!("{ROOT}:{ROOT_PASSWORD}@{OTHER_NAME}");
     let seawall = scene.start(&account, &format!("{FILES}{any_name}")).await;
     assert!(find(&mut logged_in(&seawall).await.unwrap()).await);

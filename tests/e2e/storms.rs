@@ -275,8 +275,8 @@ async fn the_load_generator_reports_missed_objectives_and_agrees_with_the_counts
         let asked = ["ok", "timed_out", "closed", "refused", "wrong"]
             .map(|how| operation[how].as_f64().unwrap());
         assert!(asked[0] > 10.0 && asked[1..] == [0.0; 4], "{report}");
-        // The counts of the harness and of Seawall differ only by two kinds of operations: a few at
-        // the end of the run, and those with which the harness checks the documents.
+        // The counts of the load generator and of Seawall differ only by two kinds of operations: a
+        // few at the end of the run, and those with which the load generator checks the documents.
         let counted = async || {
             scene
                 .metric("seawall_operations_total", &["db=\"load\""])
@@ -400,7 +400,7 @@ async fn requests_of_disconnected_clients_are_not_served() {
 /// first byte. On a deployment without logins, such a client may have sent an unacknowledged write
 /// and disconnected. Seawall must still forward this write.
 #[tokio::test]
-async fn an_unacknowledged_write_completes_if_it_was_sent_while_the_process_was_suspended() {
+async fn an_unacknowledged_write_completes_if_it_was_sent_while_seawall_was_suspended() {
     let set = ReplicaSet::start(1, Options::default()).await.unwrap();
     let scratch = Scratch::create().unwrap();
     let toml = format!(
@@ -417,8 +417,7 @@ async fn an_unacknowledged_write_completes_if_it_was_sent_while_the_process_was_
     eventually(LIMIT, serves).await.unwrap();
     let direct = set.client().await.unwrap();
     let things = direct.database("left").collection::<Document>("things");
-    // The process is suspended three times for half a second. Clients connect while it is
-    // suspended.
+    // Seawall is suspended three times for half a second. Clients connect while it is suspended.
     for round in 0..3_u32 {
         process.signal(Signal::STOP);
         let mut arrivals = interval(Duration::from_millis(10));
