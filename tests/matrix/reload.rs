@@ -61,7 +61,7 @@ async fn reloads_cause_no_error_for_four_drivers_with_a_thousand_connections() {
     let seawall = &pair.seawall;
     let clients = async || seawall.metric("seawall_client_connections", &[]).await;
     let are_connected = async || clients().await >= f64::from(CONNECTIONS);
-    // The drivers need much CPU time for this, and other tests run beside this test.
+    // The drivers need much CPU time to open all connections, and other tests run at the same time.
     eventually(3 * LIMIT, are_connected).await.unwrap();
     let inserts = async || {
         let command = ["command=\"insert\"", "outcome=\"ok\""];

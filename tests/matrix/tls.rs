@@ -274,7 +274,7 @@ const CLIENT_TLS: &str = "listen.tls.certificate_file = \"DIR/server.pem\"\n\
 const LONG: &str = "&serverSelectionTimeoutMS=30000";
 
 /// Time limits in milliseconds for connections that must fail. A driver keeps trying until the end
-/// of the limit, so the first one is short.
+/// of the limit, so the first limit is short.
 const FAILING_LIMITS_MS: [u32; 3] = [1_000, 5_000, 30_000];
 
 fn uri(address: &str, options: &str) -> String {
@@ -315,12 +315,12 @@ fn deployment(server: &Standalone) -> String {
     )
 }
 
-/// Runs a driver with these connection strings. Checks that it connects with none of them, and that
-/// its error names the problem.
+/// Runs a driver with these connection strings. Checks that the driver connects with none of them,
+/// and that its error names the problem.
 ///
 /// On a busy machine, a driver can reach its time limit while its first connection attempt still
-/// runs. The driver's error then says only that no server was found. The driver tries such a
-/// connection string again, each time with a longer limit.
+/// runs. The driver's error then says only that no server was found. So this function runs the
+/// driver again with such a connection string and a longer limit.
 async fn must_fail_clearly(
     language: Language,
     program: &Program,

@@ -34,7 +34,7 @@ use crate::certificates::{self, Certificates};
 use crate::eventually::{TooLate, eventually};
 use crate::raw::{Login, Mechanism, RawClient, RawError};
 
-/// The name of the user with all rights. It exists if authentication is on.
+/// The name of the user with all rights. This user exists if authentication is on.
 pub const ROOT: &str = "root";
 /// The password of the root user.
 pub const ROOT_PASSWORD: &str = "only-a-test";
