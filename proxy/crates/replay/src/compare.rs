@@ -513,14 +513,16 @@ fn caveats(before: &Report, now: &Report, pairs: &[Pair<'_>]) -> Vec<String> {
     }
     if before.kind != now.kind {
         caveats.push(
-            "durations were measured in different places: in the proxy, and in the replay"
+            "durations were measured in different places: during the capture, and in the replay"
                 .to_owned(),
         );
     }
     if before.settings.with_writes != now.settings.with_writes
         || before.settings.only != now.settings.only
     {
-        caveats.push("the two replays sent different commands".to_owned());
+        caveats.push(
+            "the two reports are about different commands (--with-writes, --only)".to_owned(),
+        );
     }
     caveats.extend(missing_digests(pairs));
     for (exclusion, text) in EXCLUSIONS {

@@ -14,9 +14,11 @@ use sha2::{Digest as _, Sha256};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exclusion {
-    /// The command does not return or write documents of collections.
+    /// The results are those of commands that Seawall does not compare, such as `listCollections`,
+    /// `explain` and `mapReduce`, or those of all shapes that share one row.
     NoDocuments,
-    /// The command uses the time, random numbers, or the state of the server.
+    /// The command uses the time, random numbers, or the state of the server. Or its documents are
+    /// nested too deeply to be searched for such values.
     Volatile,
     /// The command compares strings by order or pattern, and the capture is redacted.
     StringRange,

@@ -33,8 +33,8 @@ pub enum Pace {
 
 impl Pace {
     /// The due time of a command, measured from the due time of the first record. `offset` is the
-    /// command's time since the first record of the capture, and `number` is the number of commands
-    /// sent before it.
+    /// command's time since the first record of the capture, and `number` is the number of earlier
+    /// commands that the planner chose to send.
     pub(crate) fn due(self, offset: Duration, number: u64) -> Duration {
         let seconds = match self {
             Self::Speed(factor) => offset.as_secs_f64() / factor,

@@ -113,7 +113,8 @@ impl Streams {
         Some(stream.row)
     }
 
-    /// The missing events of one cursor; `None` if the replay has received all of them.
+    /// The missing events of one cursor; `None` if the replay has received all of them, or if the
+    /// cursor is unknown.
     pub(crate) fn missing(&mut self, cursor: i64) -> Option<Missing> {
         let stream = self.0.find(cursor)?;
         let count = stream.captured.saturating_sub(stream.replayed);
