@@ -1,7 +1,7 @@
 //! A comparison of replays as one HTML page. The page lists each shape (a command without its
 //! values) that failed, returned other results, or became slower or faster. For each of these
-//! shapes, two histograms on top of each other show the distribution of the operations' durations
-//! in both replays. The page needs no script and loads nothing.
+//! shapes, two overlapping histograms show the distribution of the operations' durations in the two
+//! reports. The page needs no script and loads nothing.
 
 use seawall_replay::{Comparison, ShapeResult};
 use seawall_stats::{Distribution, float};
@@ -74,7 +74,7 @@ pub(crate) fn comparison(comparison: &Comparison) -> String {
     page + "</body></html>\n"
 }
 
-/// Draws the histograms of a shape's durations in both reports, on top of each other. A shape is a
+/// Draws the histograms of a shape's durations in the two reports; their bars overlap. A shape is a
 /// command without its values. The height of a bar is proportional to the bucket's share of the
 /// shape's operations.
 fn plot(results: [Option<&ShapeResult>; 2]) -> String {

@@ -134,8 +134,8 @@ pub(super) fn title(kind: ChangeKind) -> &'static str {
     }
 }
 
-/// The facts of a change in one line. If the median duration changed, the first fact is the later
-/// median divided by the earlier median, such as `×1.52`.
+/// The facts of a change in one line. If operations became slower or faster, the first fact is
+/// [`Change::ratio`], such as `×1.52`.
 pub(super) fn facts(change: &Change) -> String {
     let ratio = change.ratio.map(|ratio| format!("×{ratio:.2}"));
     let facts = ratio.into_iter().chain(change.facts.iter().cloned());

@@ -18,7 +18,8 @@ const SHOWN_NAMES: usize = 3;
 /// when it restarts.
 pub(crate) const SINCE_START: &str = " since the start";
 
-/// The lines of the current pane; `None` if this pane is a heat map or shows shapes.
+/// The lines of the current pane; `None` if this pane shows shapes or a heat map. If the history is
+/// off, there is no heat map, and a line of the pane says so.
 pub(super) fn lines(model: &Model) -> Option<Vec<String>> {
     let lines = match model.choice.tab {
         Tab::Storms => storms(&model.storms, SINCE_START),
