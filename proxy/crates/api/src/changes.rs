@@ -66,7 +66,8 @@ pub struct Span {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SpanFigures {
-    /// The figures of all operations together.
+    /// The figures of all operations together. Here, unlike in `other`, a `getMore` counts as an
+    /// operation, and `more` is 0.
     pub all: Other,
     /// The figures of all shapes that are not in `shapes`, together. The history does not keep
     /// separate figures for them.

@@ -20,7 +20,10 @@ pub struct Timeline {
     pub steps: Vec<TimelineStep>,
 }
 
-/// The figures of one step.
+/// The figures of one step. In the timeline of a shape, `more` counts the `getMore`s on the shape's
+/// cursors, and `count`, `latency_ms`, `phases_ms` and `total_time_ms` do not contain them. In all
+/// other timelines, a `getMore` counts as an operation, and `more` is 0. Timelines of a server and
+/// of all operations do not count operations that wait for an event.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TimelineStep {
@@ -59,7 +62,7 @@ pub struct TimelineStep {
     /// Number of seconds in the step that have data.
     #[serde(serialize_with = "as_integer")]
     pub seconds: f64,
-    /// The operations' time, without `getMore`s.
+    /// The operations' time.
     pub total_time_ms: f64,
 }
 
