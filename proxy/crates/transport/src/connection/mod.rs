@@ -88,8 +88,8 @@ pub struct Connection {
     pub generation: Generation,
     /// The TLS configuration that the connection was established with.
     pub tls_version: TlsVersion,
-    /// When the connection was established. For a connection of a pool, this is the end of the
-    /// login.
+    /// When the stream to the server was connected. For a connection of a pool: when the pool added
+    /// the connection, after the login.
     pub created_at: Instant,
     /// When the connection was last checked in.
     pub last_used_at: Instant,
