@@ -47,8 +47,8 @@ pub struct CommandSpec {
     pub ends_work: bool,
     /// True if a replay of captured traffic may send the command: it reads or changes documents,
     /// collections, indexes or databases, ends a transaction or a cursor, or is a harmless command
-    /// such as `ping`. False for the handshake, and for commands about sessions, users, servers and
-    /// the deployment.
+    /// such as `ping`. False for the handshake, for commands about sessions, users, servers and the
+    /// deployment, and for some commands on collections, such as `compact` and `validate`.
     pub is_replayed: bool,
 }
 
