@@ -62,7 +62,8 @@ pub(super) const HELP: [(&str, &str); 16] = [
 pub(super) enum Outcome {
     /// The view must be drawn again.
     Shown,
-    /// Requests must be sent immediately, because the new choice needs other figures.
+    /// Requests must be sent immediately: the new choice needs other figures, or the user pressed
+    /// Ctrl-L.
     Ask,
     /// The user pressed `q`.
     Quit,
