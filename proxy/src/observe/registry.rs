@@ -56,8 +56,9 @@ const COARSE_PER_NAMESPACE: u32 = 512;
 /// shape rows, because coarse rows are never evicted.
 const COARSE_SHARE: usize = 10;
 
-/// Maximum number of new shapes of one namespace that get a row within one second. So shapes that
-/// occur only once do not fill the table at once.
+/// A shape without a reserved row gets a row only if fewer than this number of shapes of its
+/// namespace have got a row in the current second. So shapes that occur only once do not fill the
+/// table at once.
 const ADMITTED_PER_SECOND: u32 = 20;
 
 /// Assumed average number of non-empty histogram buckets in a row, to estimate the row's memory.

@@ -31,8 +31,8 @@ pub(super) struct Shard {
     /// The prefixes of field paths below which all field names count as data, not as part of the
     /// shape; `None` if there are no such prefixes.
     pub(super) names: Option<Arc<LearnedNames>>,
-    /// Number of look-ups whose result was cached in `rows`. Each time the number wraps to 0, the
-    /// recorder checks that the cached row has the text of the command's shape.
+    /// Number of look-ups that found their result in `rows`. Each time the number wraps to 0, the
+    /// recorder checks that the row in this result has the text of the command's shape.
     pub(super) hits: u16,
     pub(super) tally: Tally,
 }
