@@ -6,8 +6,8 @@
 //! A browser on this host can still send requests to this address for any web page: the page makes
 //! a cross-origin request, or uses a host name that its owner points at 127.0.0.1 (DNS rebinding).
 //! Therefore a request without a token is refused if it names an unknown host or comes from another
-//! origin. Health checks are not guarded: they reveal nothing, and orchestrators send them by pod
-//! IP or service name.
+//! origin. Health checks are not guarded: they reveal only whether Seawall works and, if not, the
+//! reason. Orchestrators send them by pod IP or service name.
 //!
 //! A browser sends the cookie of its session instead of a token. The browser also sends this cookie
 //! with requests from pages on other ports of the same host. Therefore a request with a cookie must
@@ -38,7 +38,7 @@ pub enum Role {
     /// Read metrics and the API.
     Read,
     /// Read metrics and the API, and also perform actions: reload, drain, profile, annotate, and
-    /// use captures.
+    /// start, stop, download and delete captures.
     Act,
 }
 

@@ -75,9 +75,9 @@ use seawall_stats::float;
 pub const MAX_REQUESTS: usize = 8;
 
 /// Maximum number of tasks that use the directory of captures at the same time. Further requests
-/// for captures wait for a second and are then refused. The number is lower than [`MAX_REQUESTS`]:
-/// if the directory does not respond, these tasks do not end, and other requests must still be
-/// served.
+/// for captures wait for at most a second and are then refused; a download that has already begun
+/// waits without a limit. The number is lower than [`MAX_REQUESTS`]: if the directory does not
+/// respond, these tasks do not end, and other requests must still be served.
 pub const MAX_CAPTURE_REQUESTS: usize = 4;
 
 /// Number of rows in a response if the request has no `limit`.
@@ -320,8 +320,8 @@ pub fn router(state: Arc<AdminState>) -> Router {
     health_routes().merge(guarded).with_state(state)
 }
 
-/// The liveness check. It fails while the threads make no progress, because only a restart of the
-/// process repairs blocked threads.
+/// The liveness check. It fails if the threads have made no progress for ten seconds, because only
+/// a restart of the process repairs blocked threads.
 async fn live(State(state): State<Arc<AdminState>>) -> (StatusCode, &'static str) {
     match state.liveness.is_alive(Instant::now()) {
         true => (StatusCode::OK, "alive\n"),

@@ -8,8 +8,8 @@ pub(crate) const AUDIT_TARGET: &str = "audit";
 /// The line of an action in the audit log.
 pub(crate) struct Action {
     action: String,
-    /// The name of the caller's token or of the user, or the reason why there is no name. `None` if
-    /// the caller sent an unknown token.
+    /// The name of the caller's token or of the user, or the reason why there is no name. `None`
+    /// for a refused login to the dashboard, and for a logout whose token is no longer configured.
     caller: Option<String>,
     peer: Option<String>,
     /// The subject of the caller's certificate; `None` if the caller presented none.
