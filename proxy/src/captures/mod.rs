@@ -6,13 +6,15 @@
 //! ```
 //!
 //! One capture runs at a time. While no capture runs, and Seawall does not wait for an event that
-//! begins a capture, this module costs an operation one relaxed atomic load. A capture never delays
-//! an operation. If the queue is full or the rate limit is reached, operations are omitted, and the
-//! file and the metrics report their number. If a write fails or the limit of bytes on disk is
-//! reached, the capture ends. A capture never contains logins, commands that may contain secrets,
-//! unknown commands, or the replies to all these commands. If redaction is on, the writer thread
-//! replaces the values in commands and replies before it writes, so no original value reaches the
-//! disk. This module does not use HTTP and does not select servers.
+//! begins a capture, this module costs an operation one relaxed atomic load. An operation never
+//! waits for the queue or the disk. But while a capture runs, a large command of a captured client
+//! is read as a whole before it is forwarded. If the queue is full or the rate limit is reached,
+//! operations are omitted, and the file and the metrics report their number. If a write fails or
+//! the limit of bytes on disk is reached, the capture ends. A capture never contains logins,
+//! commands that may contain secrets, unknown commands, or the replies to all these commands. If
+//! redaction is on, the writer thread replaces the values in commands and replies before it writes,
+//! so no original value reaches the disk. This module does not use HTTP and does not select
+//! servers.
 
 mod directory;
 mod latest;
@@ -647,8 +649,9 @@ impl Captures {
         is_due && self.settings.load().is_some()
     }
 
-    /// Deletes captures that are older than the retention, and measures the captures on disk: files
-    /// may have been deleted otherwise. Blocks while it reads and deletes files.
+    /// Deletes captures that are older than the retention. Then measures the captures on disk, even
+    /// if it has deleted none, because an operator may have deleted files. Blocks while it reads
+    /// and deletes files.
     pub(crate) fn clean(&self) {
         let Some(settings) = self.settings.load_full() else {
             return;
