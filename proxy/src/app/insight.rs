@@ -44,7 +44,8 @@ pub(super) fn unexported_observer(settings: &config::Settings) -> Result<Observe
     Ok(Observer::new(observe_settings(settings), None)?)
 }
 
-/// Checks that the slow log's file can be opened, without creating it.
+/// Checks that the slow log's file can be opened, without creating it. If the file does not exist,
+/// checks only that its folder can be listed.
 pub(super) fn check_slow_log(settings: &config::Settings) -> Result<(), StartError> {
     let log = settings.slow_log.as_ref();
     let Some(path) = log.and_then(|log| log.file.as_deref()) else {

@@ -228,7 +228,8 @@ impl App {
 
     /// Checks the values that the next start would use. Some of them need a restart, so the reload
     /// does not use them: for example TLS of an added listener. If the connection string has
-    /// changed, the caller has already checked it.
+    /// changed, does not check `auth.credentials`, because the new string may have another service
+    /// account. In this case, `seawall serve` has already checked `auth.credentials`.
     fn check_next_start(
         &self,
         new: &config::Settings,

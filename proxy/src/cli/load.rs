@@ -64,7 +64,7 @@ struct Common {
     expect_goodput: Option<f64>,
     /// Exit with status 1 if the 99th percentile of latency is higher than this; latency is counted
     /// from the time at which an operation was due. Operations that failed or were not sent count
-    /// as slower.
+    /// as slower than this limit.
     #[arg(long, value_name = "MS", value_parser = positive)]
     expect_p99_ms: Option<f64>,
     /// Allow an endpoint that is not on this machine.

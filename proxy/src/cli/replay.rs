@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     /// Maximum number of connections; each captured client has its own connection until this limit.
     #[arg(long, default_value_t = 1000)]
     connections: usize,
-    /// Time limit of a reply in milliseconds, in addition to the maxTimeMS of its command.
+    /// Time limit of a reply in milliseconds; the maxTimeMS of its command is added to this limit.
     #[arg(long, default_value_t = 600_000)]
     timeout_ms: u64,
     /// Send only reads; this is the default.
