@@ -54,7 +54,7 @@ impl Deployment {
 
     /// True if a change of `[deployment.tls]` takes effect only at the next start, because the
     /// connection string changes too. Until then, Seawall uses the earlier servers, for which the
-    /// new keys may be wrong. New contents of the same files take effect at once.
+    /// new section may be wrong. New contents of the same files take effect at once.
     fn delays_tls(&self, running: &Self) -> bool {
         self.uri != running.uri
             && !self.changes_only_passwords(running)
@@ -62,7 +62,7 @@ impl Deployment {
     }
 }
 
-/// The keys of `[deployment.tls]`, with the paths of files instead of their contents.
+/// The values of `[deployment.tls]`, with the paths of files instead of their contents.
 fn tls_keys(tls: &ServerTls) -> (Vec<&Path>, Vec<&Path>, Vec<&Path>, bool) {
     let ServerTls {
         ca_file,
@@ -319,9 +319,10 @@ impl Settings {
             && !renews_only_contents(&self.admin.tls, &running.admin.tls)
     }
 
-    /// Puts new contents into the TLS files of addresses that `newer` changes. Until a restart,
-    /// Seawall uses the addresses in `running`, which keep their TLS settings. With the earlier
-    /// contents, certificates could expire, and revoked clients could still connect.
+    /// Until a restart, Seawall uses the addresses in `running`. An address that `newer` changes
+    /// keeps its TLS settings until then, but this function replaces the contents of its TLS files
+    /// by the contents in `newer`. With the earlier contents, certificates could expire, and
+    /// revoked clients could still connect.
     fn renew_kept_tls(&mut self, running: &Self, newer: &Self) {
         let of_listeners = newer.listeners.iter().map(|listener| &listener.tls);
         let sections = of_listeners.chain([&newer.listen.tls, &newer.admin.tls]);
@@ -710,7 +711,7 @@ mod tests {
         tls.change
     }
 
-    /// Until a restart, Seawall uses the earlier servers, for which the new keys may be wrong.
+    /// Until a restart, Seawall uses the earlier servers, for which the new section may be wrong.
     #[test]
     fn changed_tls_settings_need_a_restart_if_a_reload_changes_more_of_the_uri_than_the_password() {
         let settings = |uri: &str, keys: &str| {
