@@ -8,7 +8,8 @@
 //! - `--quick`: a short run for CI.
 //! - `--only NAME`: runs one attack.
 //! - `--runs N`: runs each attack N times.
-//! - `--seconds N`: the length of the phase before each attack, and of the phase during it.
+//! - `--seconds N`: the length of the phase before each attack, and of the phase during it. It has
+//!   no effect with `--quick`.
 //! - `--direct`: attackers connect to the server, not to Seawall. The results then show only the
 //!   slowdown that the shared server and machine cause, and no result makes the bench fail.
 

@@ -18,7 +18,7 @@
 //! instead of rounds, and the memory is measured once. The values of the part `calls` are measured
 //! once too. Before it replaces the file, the bench compares the values with those of the previous
 //! run in the file. It prints each value that is worse by more than 5 % and by more than the noise
-//! of both runs. A run with any option below, except `--with`, is not a full run.
+//! of both runs. A run with `--only` or an option below, except `--with`, is not a full run.
 //!
 //! `--quick` runs one short round for CI. The bench checks the replies and the numbers of system
 //! calls, but no times. Without `--quick`, `--rounds N` sets the number of rounds, and

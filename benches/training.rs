@@ -11,7 +11,8 @@
 //! Some TLS handshakes may fail.
 //!
 //! `--seconds N` sets the duration of each load except the logins (default 5). `--quick` is a short
-//! run for CI. Without `--binary`, the bench uses the binary of this build.
+//! run for CI, in which `--seconds` has no effect. Without `--binary`, the bench uses the binary of
+//! this build.
 
 use std::time::Duration;
 

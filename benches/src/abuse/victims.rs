@@ -37,7 +37,8 @@ const LARGE_EVERY: Duration = Duration::from_millis(200);
 /// Time between two logins.
 const LOGIN_EVERY: Duration = Duration::from_millis(50);
 
-/// Every tenth login is the first login of its user, so Seawall does not know the user yet. The
+/// Every tenth login is the first login of its user, so Seawall does not know the user yet. In a
+/// long run, these users then log in again in the same order, although Seawall knows them. The
 /// users of the other logins are [`ALICE`] and [`BOB`].
 const FIRST_LOGIN_EVERY: u32 = 10;
 
