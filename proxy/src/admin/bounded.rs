@@ -548,7 +548,7 @@ mod tests {
         assert_eq!(fill(&mut other).await, None);
         let evicted = greedy[0].read_u8().await.unwrap_err();
         assert_eq!(evicted.kind(), io::ErrorKind::ConnectionAborted);
-        // No address has more connections than 127.0.0.2, so it loses its own connection.
+        // Now 127.0.0.2 itself has the most connections, so its connection that writes is closed.
         let refused = fill(&mut greedy[1]).await;
         assert_eq!(refused, Some(io::ErrorKind::ConnectionAborted));
         assert!(timeout(Duration::ZERO, greedy[2].read_u8()).await.is_err());

@@ -461,7 +461,7 @@ mod tests {
     /// Without a token, the guard checks the host name in the `Host` header, to prevent DNS
     /// rebinding.
     #[test]
-    fn only_ip_addresses_and_known_host_names_are_admitted_without_a_token() {
+    fn requests_that_name_an_unknown_host_are_refused_without_a_token() {
         let guard = without_token();
         assert_eq!(admit(&guard, &[]), Ok(()));
         for host in [

@@ -323,7 +323,7 @@ async fn refused_actions_are_counted_and_logged_once_a_minute() {
         assert_eq!(response.status().as_u16(), status);
     }
     // The first refusal was logged, and the next two were not. A minute later, the log line of a
-    // further refusal reports all three.
+    // further refusal reports three: these two and the further refusal.
     advance(Duration::from_secs(60)).await;
     assert_eq!(state.refused_actions.count(Instant::now()), Some(3));
 }

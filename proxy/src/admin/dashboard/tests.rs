@@ -192,7 +192,7 @@ async fn dashboard_logins_that_are_refused_for_any_reason_are_counted_and_logged
     let asked = get_with(&state, "/api/v1/session", &[HOST]).await;
     assert_eq!(asked.status(), StatusCode::FORBIDDEN);
     // The first refusal was logged, and the next two were not. A minute later, the log line of a
-    // further refusal reports all three.
+    // further refusal reports three: these two and the further refusal.
     advance(Duration::from_secs(60)).await;
     assert_eq!(state.refused_logins.count(Instant::now()), Some(3));
 }
