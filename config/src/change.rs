@@ -730,7 +730,7 @@ mod tests {
         }
     }
 
-    /// The new servers may not be used for a long time, and certificates expire.
+    /// Until a restart, Seawall uses the earlier servers, and certificates may expire in this time.
     #[test]
     fn a_renewed_tls_file_needs_no_restart_even_if_a_reload_changes_the_servers() {
         let name = format!("seawall-renewed-{}", std::process::id());

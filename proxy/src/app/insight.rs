@@ -488,7 +488,7 @@ mod tests {
 
     /// In a stall, the operations of a server take much longer than usual.
     #[test]
-    fn stalls_recur_from_the_third_stall_until_three_minutes_after_the_last_stall() {
+    fn stalls_count_as_recurring_from_the_third_stall_until_three_minutes_after_the_last() {
         let observer = observer();
         let now = Arc::new(AtomicU64::new(START));
         let feed = feed(&observer, &now);

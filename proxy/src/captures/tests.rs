@@ -555,7 +555,7 @@ impl Write for InMemory {
 }
 
 #[test]
-fn the_writer_adds_an_event_quiet_after_a_time_without_records() {
+fn the_writer_adds_an_event_named_quiet_after_a_time_without_records() {
     let capture = written(1 << 20);
     capture.tap.queue.end(EndReason::Stopped);
     let limits = FileLimits {

@@ -101,10 +101,12 @@ fn an_error_reply_of_a_server_counts_as_a_reply_and_is_listed_until_the_next_suc
     assert!(server.cost.lock().refusals.is_empty());
 }
 
+/// A server may refuse a `serverStatus` command that excludes parts of the section `metrics`.
+///
 /// 9 is FailedToParse, 13 is Unauthorized, and 11601 is Interrupted. 91, 11600 and 11602 are the
 /// codes of a server that shuts down or changes its role.
 #[test]
-fn parts_of_metrics_are_excluded_until_the_server_has_refused_them_twice_in_a_row() {
+fn parts_of_metrics_are_excluded_until_the_server_has_refused_this_twice_in_a_row() {
     let mut exclusion = PartExclusion::default();
     for code in [13, 91, 11_600, 11_602] {
         assert!(!exclusion.count_refusal(code), "{code}");

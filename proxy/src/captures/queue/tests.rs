@@ -30,7 +30,7 @@ fn omitted(reason: OmissionReason, operations: u64, bytes: u64) -> Content {
 }
 
 #[test]
-fn a_full_queue_records_the_number_of_omitted_commands_before_the_next_record() {
+fn a_full_queue_records_the_number_of_omitted_commands() {
     let (queue, totals, now) = queue(2 * RECORD_BYTES, None);
     assert_eq!(queue.command(1, 4, &[7; 200], now, &totals), Some(1));
     for _ in 0..2 {
@@ -129,7 +129,7 @@ fn kinds(records: &[Content]) -> Vec<String> {
 
 /// A capture can begin at an event, such as a storm, and then contains the last records before it.
 #[test]
-fn a_queue_before_an_event_keeps_the_last_second_of_records_and_their_clients() {
+fn a_queue_that_waits_for_an_event_keeps_the_last_second_of_records_and_their_clients() {
     let (queue, totals, now) = ring(1 << 20);
     let began = |at_us| ClientBegan {
         at_us,

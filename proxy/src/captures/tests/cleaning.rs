@@ -25,7 +25,8 @@ fn no_further_search_for_expired_captures_begins_while_a_search_hangs() {
     assert!(begins_if_due());
 }
 
-/// The metric is the sum of the captures that have ended and the running capture.
+/// The metric `seawall_capture_bytes` is the size of the captures that have ended plus the size of
+/// the running capture. So the running capture must not count twice.
 #[test]
 fn a_capture_that_begins_while_the_captures_are_measured_is_not_counted_as_ended() {
     let folder = Folder::new("measured");
