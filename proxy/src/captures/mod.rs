@@ -407,8 +407,9 @@ impl Captures {
             duration: settings.lead,
             bytes: settings.lead_bytes,
         };
-        // Start a [`Tap`] if the limits have changed, or if there is none. There is none at the
-        // start of the process, after a capture, and after an event that could not begin a capture.
+        // Start a [`Tap`] if the limits have changed, or if there is neither a tap nor a running
+        // capture, for example after a capture. If the files of a capture could not be created, its
+        // tap is still there.
         let is_due = match armed {
             Some(armed) => !armed.queue.is_ring_of(limits, lead),
             None => self.running.written.load().is_none(),

@@ -3,9 +3,10 @@
 //! waits for the queue: if a limit is reached, the message is not recorded, and the queue counts it
 //! as omitted.
 //!
-//! The queue reserves memory before it adds the record of a client, the record of a command or the
-//! message of a reply. All other records are small, and each belongs to a client or command for
-//! which memory was reserved. So the number of the small records is limited too.
+//! The queue reserves memory before it adds the record of a client, of a command or of an omitted
+//! command, or the message of a reply. All other records are small. Each of them belongs to a
+//! client or command for which memory was reserved, or reports all omissions for one reason since
+//! the previous record. So the number of the small records is limited too.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -658,8 +659,8 @@ impl QueueState {
 
     /// Counts the omissions from the time before the event that begins the capture. They were not
     /// counted at that time, because no capture was running. Each [`Omitted`] record in the queue
-    /// contains the number of its omitted operations. This number is 0 for an omitted message of a
-    /// reply, which counts as 1.
+    /// contains the number of its omitted operations. Omitted messages of replies do not add to
+    /// this number. If the number is 0, the record counts as 1.
     fn count_kept_omissions(&mut self, totals: &Totals) {
         let omitted = self.records.iter().filter_map(|record| match record {
             Content::Omitted(omitted) => Some((omitted.reason(), omitted.operations.max(1))),

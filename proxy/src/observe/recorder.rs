@@ -1,7 +1,7 @@
 //! The recorder: counts operations, logins, refusals and server connections for the data path.
 //!
-//! For each operation, the thread that serves it does one look-up and a few additions in a table of
-//! its own.
+//! For each operation, the thread that serves it does one look-up and a few additions in its shard,
+//! a table that few other threads use.
 
 use std::{
     fmt,

@@ -3,9 +3,9 @@
 //!
 //! Each server has one task and one connection, which uses the service account. A task never sends
 //! a second command while it waits for the reply to the first. While a reply is late, the task
-//! records a sample with the mark "no reply" at every interval. After ten seconds (or after
-//! `pulse.timeout_ms`, if that is longer), the task abandons the command. This module does not
-//! detect stalls.
+//! records a sample with the mark "no reply" at every interval. At the first of these samples after
+//! ten seconds (or after `pulse.timeout_ms`, if that is longer), the task abandons the command.
+//! This module does not detect stalls.
 
 mod counters;
 
@@ -36,8 +36,8 @@ use seawall_transport::connection::{ServerAddress, reply_is_ok};
 /// at the shortest interval. A sample is about 400 bytes.
 const MAX_SAMPLES: usize = 600;
 
-/// After this time without a reply (or after [`PulseSettings::timeout`], if that is longer), a
-/// command is abandoned and the next command uses a new connection.
+/// A command is abandoned at the first sample without a reply that is recorded after this time (or
+/// after [`PulseSettings::timeout`], if that is longer). The next command uses a new connection.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// Pause after a server has refused the login of the service account. Servers log each refused
@@ -282,8 +282,8 @@ impl Server {
     }
 
     /// Waits for the reply. If the reply has not arrived after the timeout, records a sample
-    /// without a reply, and another such sample after each further interval. Returns `None` if no
-    /// reply arrives within [`GIVE_UP_AFTER`] or within the timeout, whichever is longer.
+    /// without a reply, and another such sample after each further interval. Returns `None` at the
+    /// first of these samples after [`GIVE_UP_AFTER`] or after the timeout, whichever is longer.
     async fn wait_for_reply<F>(&self, mut reply: F, sent_at: Instant) -> Option<F::Output>
     where
         F: Future + Unpin,
