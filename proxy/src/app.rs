@@ -522,8 +522,8 @@ impl App {
 
     /// Drains Seawall. The reply to `hello` is error 91, so that drivers use another proxy.
     /// Operations are served until no client is left, the drain time is over or `hasten` resolves.
-    /// Then Seawall closes the remaining clients, spread over half a second. Operations that still
-    /// run get another half second.
+    /// Then Seawall closes the remaining clients, spread over half a second. Clients whose
+    /// operations still run are cut in the same order, half a second later.
     pub async fn drain(&self, hasten: impl Future<Output = ()>) -> Drained {
         let until = Instant::now() + self.running.lock().settings.shutdown.drain;
         self.draining.send_replace(Some(until));

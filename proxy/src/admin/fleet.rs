@@ -39,10 +39,10 @@ use super::{AdminState, Refused, insight::NO_SUCH, work};
 /// in flight.
 const PEER_LIMIT: Duration = Duration::from_secs(3);
 
-/// Time for which a peer gets no requests after it has refused the token, or after Seawall could
-/// not read its whole reply in time. Other HTTP error statuses of a peer and replies that are not
-/// valid JSON cause no pause, and neither does a request that ran out of time after it had waited
-/// for other requests.
+/// Time for which a peer gets no requests after it has refused the token, or has sent no complete
+/// reply of at most [`MAX_REPLY_BYTES`] in time. No pause follows after any other HTTP error status
+/// of a peer, after a reply that is not valid JSON or found no free memory, or after a request that
+/// ran out of time because it had waited for other requests.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Maximum number of requests in flight to one peer.

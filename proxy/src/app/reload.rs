@@ -110,7 +110,7 @@ impl Parts {
 impl App {
     /// Applies the live values of a new configuration: the values that need no restart. `access`
     /// contains the changed TLS files and the changed password for connections to servers; both
-    /// have already been tried at the servers. `found` contains the problems so far.
+    /// have already been tried at the available servers. `found` contains the problems so far.
     pub(super) async fn reload_with(
         &self,
         new: &Loaded,

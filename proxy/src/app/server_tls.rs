@@ -268,7 +268,7 @@ pub(super) struct RunningServerTls {
 }
 
 /// The TLS files and the password that a reload changes for connections to servers. They have been
-/// tried at the servers and are not yet in use.
+/// tried at the available servers and are not yet in use.
 pub(super) struct NewAccess {
     pub(super) tls: Option<NewServerTls>,
     /// The new password of the service account; `None` if it does not change.
@@ -423,8 +423,8 @@ impl App {
     /// connection string has changed than the passwords.
     ///
     /// # Errors
-    /// The problem if a server refuses the password. If no server replies in time, the password
-    /// counts as correct.
+    /// The problem if the connection string is invalid, or if a server refuses the password. If no
+    /// server replies in time, the password counts as correct.
     async fn changed_password(
         &self,
         settings: &config::Settings,
