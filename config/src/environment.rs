@@ -12,8 +12,8 @@ use crate::problem::{Problem, Problems};
 use crate::schema::{Key, KeyKind};
 use crate::suggestion::{did_you_mean, most_similar};
 
-/// Converts the variables that set keys, and ignores variables of other programs. Unknown variables
-/// with the prefix `SEAWALL_` are reported as problems.
+/// Converts the variables that set keys, and ignores variables of other programs and of Kubernetes
+/// services. Other unknown variables with the prefix `SEAWALL_` are reported as problems.
 pub(crate) fn table(environment: &[(String, String)], problems: &mut Problems) -> Table {
     let mut table = Table::new();
     for (name, value) in environment {

@@ -148,9 +148,9 @@ pub(crate) fn shown(value: &Value) -> String {
 /// Formats a text on one line: in quotes, with escaped control characters, and shortened. Hides a
 /// text that may be a connection string with a password.
 pub(crate) fn shown_text(text: &str) -> String {
-    // The text may be a connection string with a password that was given for the wrong key, for
-    // example for `uri_file`. So it is not shown. The password may be before the hosts, or in an
-    // option, such as `tlsCertificateKeyFilePassword`.
+    // A user may have given a connection string for the wrong key, for example for `uri_file`. If
+    // the text may be a connection string with a password, it is not shown. The password may be
+    // before the hosts, or in an option, such as `tlsCertificateKeyFilePassword`.
     let has_password = || text.contains('@') || text.to_ascii_lowercase().contains("password");
     if text.contains("://") && has_password() {
         return HIDDEN.to_owned();

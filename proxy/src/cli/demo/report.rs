@@ -18,8 +18,8 @@ use seawall_stats::Outcome;
 pub(super) struct Figures {
     /// Commands that the driver sent, by name.
     sent: BTreeMap<String, u64>,
-    /// Operations that Seawall forwarded to servers, by command. Excludes commands to which Seawall
-    /// itself replies (`hello`, logins).
+    /// Operations that Seawall counted, by command. Excludes commands to which Seawall itself
+    /// replies (`hello`, logins).
     served: BTreeMap<String, u64>,
     shapes: Vec<ShapeRow>,
     client_connections: u64,
@@ -54,7 +54,7 @@ impl Figures {
         }
     }
 
-    /// True if Seawall served exactly the commands that the driver sent.
+    /// True if Seawall counted as many operations of each command as the driver sent.
     pub(super) fn agree(&self) -> bool {
         self.sent == self.served
     }
