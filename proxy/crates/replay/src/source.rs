@@ -69,6 +69,15 @@ pub enum SourceError {
     /// The part with this number is missing.
     #[error("part {0} of the capture is missing")]
     PartMissing(u32),
+    /// A part that was already read occurs again, for example because the directory also contains a
+    /// copy of the part.
+    #[error("{name} repeats part {part} of the capture")]
+    PartRepeated {
+        /// The file, or `standard input`.
+        name: String,
+        /// The number of the part.
+        part: u32,
+    },
     /// The file or stream with this name contains a part of another capture.
     #[error("{0} belongs to another capture")]
     OtherCapture(String),
@@ -276,6 +285,12 @@ impl Source {
     fn check_header(&mut self, header: &Header) -> Result<(), SourceError> {
         if self.next_part > 0 && header.capture != self.header.capture {
             return Err(SourceError::OtherCapture(self.name.clone()));
+        }
+        if header.part < self.next_part {
+            return Err(SourceError::PartRepeated {
+                name: self.name.clone(),
+                part: header.part,
+            });
         }
         if header.part != self.next_part {
             return Err(SourceError::PartMissing(self.next_part));
@@ -494,6 +509,29 @@ mod tests {
             (vec![0, 1], missing(2))
         );
         assert_eq!(streamed(second), (vec![], missing(0)));
+    }
+
+    #[test]
+    fn a_part_that_occurs_twice_is_not_reported_as_a_missing_part() {
+        let [first, second, third] = three();
+        let error = "test repeats part 0 of the capture".to_owned();
+        assert_eq!(
+            streamed([&first[..], &second, &first].concat()),
+            (vec![0, 1], Some(error))
+        );
+        let scratch = Scratch::new("twice");
+        let files = [
+            ("0.swc", &first),
+            ("1.swc", &second),
+            ("2.swc", &third),
+            ("copy.swc", &second),
+        ];
+        for (name, part) in files {
+            fs::write(scratch.0.join(name), part).unwrap();
+        }
+        let copy = scratch.0.join("copy.swc").display().to_string();
+        let error = format!("{copy} repeats part 1 of the capture");
+        assert_eq!(times(Source::open(&scratch.0)), (vec![0, 1], Some(error)));
     }
 
     /// Seawall may end between the first bytes of a part and its header.
