@@ -3,14 +3,17 @@
 //! The data plane reads from the socket and writes to it. The cryptography runs in *steps*, on
 //! threads of low priority, which do not use the socket: the runtime of the data plane has locks for
 //! its sockets, and a thread of low priority may get no core for a long time while it holds a lock.
+//! The delivery of a step's result also uses a lock of this runtime, but only for a moment.
 
 use std::{
-    future::pending,
     io::{self, Read, Write},
     sync::Arc,
+    time::Duration,
 };
 
-use tokio::net::TcpStream;
+use futures_util::FutureExt as _;
+use seawall_transport::peer_has_left;
+use tokio::{net::TcpStream, time::sleep};
 use tokio_rustls::{
     LazyConfigAcceptor, StartHandshake, TlsAcceptor,
     rustls::{
@@ -26,6 +29,12 @@ use super::{
 };
 use crate::limits::{HandshakeStep, Heavy};
 
+/// Time between two checks whether a client with unread bytes has left.
+const DEPARTURE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Maximum number of bytes that are read before a step. A step is due when fewer bytes are ready.
+const MAX_READ_BYTES: usize = 16 * 1024;
+
 /// Waits until the client has sent something, or has left. [`TcpStream::readable`] does not wait
 /// after the header of the PROXY protocol: the header was read exactly to its end, and after such a
 /// read, tokio still considers the socket readable.
@@ -33,17 +42,20 @@ pub(super) async fn until_heard(stream: &TcpStream) -> io::Result<()> {
     stream.peek(&mut [0]).await.map(drop)
 }
 
-/// Waits until the client has left. If the client sends something first, never ends.
+/// Waits until the client has left.
 async fn until_left(stream: &TcpStream) {
-    match stream.peek(&mut [0]).await {
-        Ok(0) | Err(_) => {}
-        Ok(_) => pending().await,
+    let peeked = stream.peek(&mut [0]).await;
+    if peeked.is_ok_and(|count| count > 0) {
+        // Unread bytes hide the end of the stream from `peek`, but not from `peer_has_left`.
+        while !peer_has_left(stream) {
+            sleep(DEPARTURE_INTERVAL).await;
+        }
     }
 }
 
 /// Performs a handshake. `choose` returns the configuration of the handshake, and the verifier with
 /// which the certificate of a resumed session is verified again. This function calls `choose` when
-/// the first message has arrived. Returns `None` if the client left before the first step began.
+/// the first message has arrived. Returns `None` if the client left before the first step ended.
 pub(super) async fn accept(
     stream: TcpStream,
     heavy: Heavy<'_>,
@@ -117,10 +129,12 @@ async fn finish(
         });
         let (next, processed) = step.await;
         session = next;
-        let written = write(&mut session, stream).await;
-        // If a message was refused, the error says why. An error of the write is less important.
-        processed.map_err(invalid)?;
-        written?;
+        if let Err(error) = processed {
+            // The alert. The connection is closed in any case, so the result is not needed.
+            drop(write(&mut session, stream).now_or_never());
+            return Err(invalid(error));
+        }
+        write(&mut session, stream).await?;
     }
     Ok(session)
 }
@@ -150,17 +164,21 @@ fn invalid(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Reads bytes of the client into the session, which does not process them yet.
+/// Reads the bytes that the client has sent, at least one, into the session, which does not process
+/// them yet.
 async fn read(session: &mut ServerConnection, stream: &TcpStream) -> io::Result<()> {
-    loop {
-        stream.readable().await?;
+    let mut read_bytes = 0;
+    while read_bytes < MAX_READ_BYTES {
         match session.read_tls(&mut NonBlocking(stream)) {
+            Ok(count @ 1..) => read_bytes += count,
+            // The session processes its bytes first. Another error than `WouldBlock` appears again.
+            Ok(0) | Err(_) if read_bytes > 0 => break,
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,
             Err(error) => return Err(error),
         }
     }
+    Ok(())
 }
 
 /// Writes all bytes that the session has for the client.
@@ -205,12 +223,10 @@ mod tests {
         pin::pin,
         sync::atomic::{AtomicUsize, Ordering},
         thread,
-        time::Duration,
     };
 
-    use futures_util::FutureExt as _;
     use rcgen::{CertificateParams, KeyPair};
-    use seawall_transport::{Sharer, peer_has_left};
+    use seawall_transport::Sharer;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         net::TcpListener,
@@ -289,12 +305,14 @@ mod tests {
 
     #[tokio::test]
     async fn no_cryptography_runs_for_a_client_that_left_before_its_tls_handshake_began() {
-        for (leaves, computed) in [(false, 1), (true, 0)] {
+        // A client may send an alert before it closes its connection.
+        for (more, leaves, computed) in [("", false, 1), ("", true, 0), ("alert", true, 0)] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
             let mut client = TcpStream::connect(address).await.unwrap();
             client.write_all(&client_hello()).await.unwrap();
             let (socket, _) = listener.accept().await.unwrap();
+            client.write_all(more.as_bytes()).await.unwrap();
             let client = (!leaves).then_some(client);
             until(|| peer_has_left(&socket) == leaves).await;
             let resolver = Arc::new(CountingResolver::default());
@@ -475,6 +493,51 @@ mod tests {
             .with_root_certificates(roots)
             .with_no_client_auth();
         (Arc::new(server), Arc::new(client))
+    }
+
+    /// A client may send a command together with its last message of the handshake.
+    #[tokio::test]
+    async fn bytes_that_arrive_with_the_end_of_a_handshake_are_the_first_bytes_of_the_stream() {
+        for version in [&TLS12, &TLS13] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let resumption = Resumption::new().unwrap();
+            let (server, client) = configurations(&resumption, version);
+            let name = ServerName::try_from("localhost").unwrap();
+            let mut session = ClientConnection::new(client, name).unwrap();
+            // rustls encrypts these bytes when the client's side of the handshake is finished.
+            session.writer().write_all(b"command").unwrap();
+            let sending = async {
+                let mut client = TcpStream::connect(address).await.unwrap();
+                loop {
+                    while session.wants_write() {
+                        let bytes = next_bytes(&mut session);
+                        client.write_all(&bytes).await.unwrap();
+                    }
+                    let mut reply = [0; 4096];
+                    let length = client.read(&mut reply).await.unwrap();
+                    if length == 0 {
+                        break;
+                    }
+                    let mut reply = &reply[..length];
+                    while !reply.is_empty() {
+                        session.read_tls(&mut reply).unwrap();
+                        session.process_new_packets().unwrap();
+                    }
+                }
+            };
+            let receiving = async {
+                let (socket, _) = listener.accept().await.unwrap();
+                let work = HeavyWork::new(1);
+                let accepting = accept(socket, work.of(Sharer::Local), || (server, None));
+                let mut stream = Box::pin(accepting).await.unwrap().unwrap();
+                let mut read = [0; 7];
+                stream.read_exact(&mut read).await.unwrap();
+                read
+            };
+            let (read, ()) = tokio::join!(receiving, sending);
+            assert_eq!(&read, b"command", "{version:?}");
+        }
     }
 
     /// A verifier that refuses clients without a certificate.
