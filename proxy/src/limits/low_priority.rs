@@ -6,11 +6,11 @@
 //! milliseconds, but they make progress on busy cores, too.
 //!
 //! While other threads, of this process or of others, use all cores, an idle thread may wait for
-//! many seconds, even in the middle of a step of a handshake. So an idle thread measures how long it
-//! waits for a core: after each step, and before a step if the last measurement is not new. After a
-//! long wait, all steps run on the fallback threads for a second. If the idle threads make no
-//! progress, the steps that wait for them move to the fallback threads. A long queue alone does not
-//! move steps. A step that is interrupted on an idle thread cannot move, so it may be slow.
+//! many seconds, even in the middle of a step of a handshake. So an idle thread measures how long
+//! it waits for a core: after each step, and before a step if the last measurement is not new.
+//! After a long wait, all steps run on the fallback threads for a second. If the idle threads make
+//! no progress, the steps that wait for them move to the fallback threads. A long queue alone does
+//! not move steps. A step that is interrupted on an idle thread cannot move, so it may be slow.
 
 use std::{
     fmt,
@@ -42,12 +42,12 @@ use seawall_transport::Sharer;
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// The idle threads make progress if at least this number of steps begin in [`PATIENCE`]. The first
-/// step of a handshake is up to 1 ms of cryptography. So with fewer steps, the threads had less than
-/// about a tenth of the CPU time of a core.
+/// step of a handshake is up to 1 ms of cryptography. So with fewer steps, the threads had less
+/// than about a tenth of the CPU time of a core.
 const LEAST_STEPS: u64 = 5;
 
-/// Number of times that an idle thread lets other threads run, to measure its wait for a core before
-/// a step.
+/// Number of times that an idle thread lets other threads run, to measure its wait for a core
+/// before a step.
 const PROBE_YIELDS: usize = 4;
 
 /// Threads of low priority. The threads start with the first step, and end when the last clone of
@@ -266,9 +266,9 @@ impl Threads {
         }
     }
 
-    /// Runs `work` on one of these threads when it gets a turn. If this future is dropped, work that
-    /// has not begun does not begin. Returns `None` if the schedule does not allow the step now, if
-    /// another thread has claimed the work, or if the process is ending.
+    /// Runs `work` on one of these threads when it gets a turn. If this future is dropped, work
+    /// that has not begun does not begin. Returns `None` if the schedule does not allow the step
+    /// now, if another thread has claimed the work, or if the process is ending.
     ///
     /// # Panics
     /// If the work panics.
@@ -294,8 +294,8 @@ impl Threads {
                 return;
             };
             begun.fetch_add(1, Ordering::Relaxed);
-            // The result is delivered before `end_step`, because there an idle thread may wait for a
-            // core. The delivery fails if the client has disconnected.
+            // The result is delivered before `end_step`, because there an idle thread may wait for
+            // a core. The delivery fails if the client has disconnected.
             drop(deliver.send(catch_unwind(AssertUnwindSafe(work))));
             schedule.end_step();
             // There is a turn for each thread. Without the yield, the next step on this thread
@@ -414,8 +414,8 @@ mod tests {
         assert_eq!(threads.0.fallback.begun.load(Ordering::Relaxed), 1);
     }
 
-    /// The step waits for its turn on the idle thread until the shortage is recorded. If other tests
-    /// use all cores, it may have moved to the fallback thread before.
+    /// The step waits for its turn on the idle thread until the shortage is recorded. If other
+    /// tests use all cores, it may have moved to the fallback thread before.
     #[tokio::test]
     async fn an_idle_thread_begins_no_step_during_a_shortage_of_cpu_time() {
         let threads = with_usual_thread();

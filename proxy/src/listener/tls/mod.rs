@@ -185,8 +185,8 @@ impl ClientTls {
         self.allows_plain
     }
 
-    /// Performs the handshake of a client. Its cryptography runs on threads of low priority. Returns
-    /// `None` if the client disconnected while its handshake waited.
+    /// Performs the handshake of a client. Its cryptography runs on threads of low priority.
+    /// Returns `None` if the client disconnected while its handshake waited.
     ///
     /// A client may wait with its first message, and a reload may replace this configuration in the
     /// meantime. So the handshake uses the configuration that `current` has when the message
