@@ -3,25 +3,27 @@
 //! - `counts`: how many full and resumed handshakes Seawall and HAProxy complete per second of CPU
 //!   time, with ECDSA and RSA keys.
 //! - `storms`: the latency of clients without TLS during a storm of full handshakes.
+//! - `busy`: how long single handshakes take while other threads use all cores.
 //! - `idle`: Seawall's memory for an idle client that has logged in, with and without TLS.
 //! - `rotations`: the time until replaced certificates, authorities and revocation lists have an
 //!   effect, while 500 clients run operations.
 //!
-//! In each round of the parts `counts` and `storms`, Seawall and HAProxy are measured one after the
-//! other.
+//! In each round of the parts `counts`, `storms` and `busy`, Seawall and HAProxy are measured one
+//! after the other.
 //!
 //! - `--rounds N` sets the number of rounds.
-//! - `--seawall NAME=BINARY` also measures another binary of Seawall in the parts `counts` and
-//!   `storms`, and shows it as NAME.
-//! - `--only PART` runs only one part: `idle`, `counts`, `rotations` or `storms`.
+//! - `--seawall NAME=BINARY` also measures another binary of Seawall in the parts `counts`,
+//!   `storms` and `busy`, and shows it as NAME.
+//! - `--only PART` runs only one part: `idle`, `counts`, `rotations`, `storms` or `busy`.
 //! - `--quick` runs one short round, for CI.
 //!
 //! The bench checks the numbers of handshakes and operations, and that no operation fails. It does
 //! not check speed, latency or memory.
 
-use std::{path::Path, time::Duration};
+use std::{num::NonZero, path::Path, thread, time::Duration};
 
 use seawall_benches::{
+    busy::BusyThreads,
     handshakes::{Handshakes, Key, TlsTarget, address, haproxy, seawall, write_certificates},
     load::{Load, SMALL, Work, run as run_load},
     options::{option, options},
@@ -44,7 +46,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-const PARTS: [&str; 4] = ["idle", "counts", "rotations", "storms"];
+const PARTS: [&str; 5] = ["idle", "counts", "rotations", "storms", "busy"];
 
 /// Number of clients whose handshakes are counted in the part `counts`. These clients keep one
 /// CPU core of the measured process (Seawall or HAProxy) busy.
@@ -59,6 +61,12 @@ const RATE: f64 = 400.0;
 /// Total number of connections without TLS that send `find` commands in the part `storms`.
 const CONNECTIONS: usize = 16;
 
+/// Number of busy threads per core in the part `busy`.
+const BUSY_THREADS_PER_CORE: usize = 2;
+
+/// Time between two handshakes in the part `busy`.
+const PAUSE: Duration = Duration::from_millis(50);
+
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// The numbers of rounds, clients and rotations, and the duration of each measurement.
@@ -68,6 +76,8 @@ struct Plan {
     counted: Duration,
     calm: Duration,
     storm: Duration,
+    /// Number of handshakes per round in the part `busy`.
+    singles: usize,
     /// Number of idle clients.
     idle: usize,
     /// Number of clients that run operations while TLS files (such as certificates) are replaced.
@@ -94,6 +104,7 @@ fn main() {
             counted: Duration::from_millis(200),
             calm: Duration::from_millis(500),
             storm: Duration::from_millis(500),
+            singles: 5,
             idle: 50,
             rotation_clients: 20,
             rotations: 1,
@@ -103,6 +114,7 @@ fn main() {
             counted: Duration::from_secs(2),
             calm: Duration::from_secs(4),
             storm: Duration::from_secs(6),
+            singles: 100,
             idle: 4_000,
             rotation_clients: 500,
             rotations: 20,
@@ -158,6 +170,9 @@ async fn run(plan: Plan) {
     }
     if is_wanted("storms") {
         bench.measure_storms().await;
+    }
+    if is_wanted("busy") {
+        bench.measure_on_busy_cores().await;
     }
 }
 
@@ -323,6 +338,33 @@ impl Bench {
             StormLatency::print(key.name(), name, &control);
             for (target, rows) in self.targets.iter().zip(&rows) {
                 StormLatency::print(key.name(), &target.name, rows);
+            }
+        }
+    }
+
+    async fn measure_on_busy_cores(&self) {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        let count = BUSY_THREADS_PER_CORE * cores;
+        say(&format!(
+            "\n## Single full handshakes, while {count} threads use all cores\n"
+        ));
+        say("| key | target | median, ms | most, ms |\n|---|---|---|---|");
+        for key in Key::ALL {
+            let mut times = vec![Vec::new(); self.targets.len()];
+            for _ in 0..self.plan.rounds {
+                for (target, times) in self.targets.iter().zip(&mut times) {
+                    let _busy = BusyThreads::start(count);
+                    let handshakes = Handshakes::at(target, key, false, 1);
+                    for _ in 0..self.plan.singles {
+                        times.push(handshakes.time_one().await.as_secs_f64() * 1e3);
+                        sleep(PAUSE).await;
+                    }
+                }
+            }
+            for (target, times) in self.targets.iter().zip(times) {
+                let Spread { median, most, .. } = Spread::of(times.into_iter());
+                let (key, name) = (key.name(), &target.name);
+                say(&format!("| {key} | {name} | {median:.1} | {most:.1} |"));
             }
         }
     }

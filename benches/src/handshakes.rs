@@ -23,7 +23,7 @@ use tokio::{
     net::TcpStream,
     runtime::Builder,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_rustls::{
     TlsConnector,
@@ -302,6 +302,19 @@ impl Handshakes {
                 }
             }
         }
+    }
+
+    /// Makes one handshake, and returns how long it took.
+    ///
+    /// # Panics
+    /// If the handshake fails, or takes more than 10 seconds. Many drivers give up after this time.
+    pub async fn time_one(&self) -> Duration {
+        let config = config(self.key, self.is_resumed);
+        let began = Instant::now();
+        let done = timeout(LIMIT, self.one(&config)).await;
+        let done = done.expect("the handshake ends within its time limit");
+        done.expect("the handshake succeeds");
+        began.elapsed()
     }
 
     async fn one(&self, config: &Arc<ClientConfig>) -> io::Result<Option<HandshakeKind>> {

@@ -2,6 +2,7 @@
 //! of CPU time and memory.
 
 pub mod abuse;
+pub mod busy;
 pub mod comparison;
 pub mod concurrency;
 pub mod extras;
