@@ -30,7 +30,8 @@ pub(super) struct LoggedOperation {
     /// The kind of the statistics row in which the operation is counted. A `fine` row counts one
     /// shape. A `coarse` row counts shapes that differ only in parts that select no documents, such
     /// as a projection. A `rest` row counts all shapes of a namespace that no other row counts. The
-    /// value is [`EVICTED`] if the row no longer exists, and `None` if shapes are not counted.
+    /// value is [`EVICTED`] if the row no longer exists, and `None` if the operation is counted
+    /// without a shape.
     pub(super) level: Option<&'static str>,
     pub(super) text: Arc<str>,
 }
