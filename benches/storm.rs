@@ -222,7 +222,8 @@ fn load(kind: &str, uri: &str, seconds: u64, options: &[(&str, String)]) -> Load
     Load::start(&arguments)
 }
 
-/// Starts clients that open one connection for each find, with a time limit of 500 ms.
+/// Starts clients that open one connection for each find. Each step (such as connecting, the login
+/// or the find) has a time limit of 500 ms.
 fn short_load(uri: &str, clients: usize, seconds: u64) -> Load {
     let options = [
         ("--clients", clients.to_string()),

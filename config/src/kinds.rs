@@ -40,7 +40,8 @@ pub(crate) const ITERATIONS: KeyKind = KeyKind::Integer {
     max: 10_000_000,
 };
 
-/// Maximum value of every key for a time: a week. A longer time is probably given in a wrong unit.
+/// Maximum value of keys for a time in milliseconds, unless a key has its own maximum: a week. A
+/// longer time is probably given in a wrong unit.
 pub(crate) const MAX_DURATION_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
 
 /// Maximum value of every key for a number of connections. Each connection needs a file descriptor,

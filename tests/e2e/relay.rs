@@ -398,7 +398,8 @@ async fn unencrypted_bytes_after_a_tls_record_are_not_relayed() {
     let uri = format!("mongodb://{}/?directConnection=true", recorder.address());
     let toml = "deployment.relay_encrypted = true\nauth.authentication_timeout_ms = 1000\n";
     let seawall = relaying(&uri, toml).await;
-    // These bytes are a TLS record, and also the start of a message whose opcode servers ignore.
+    // These bytes are a complete TLS record. They are also the start of a message with opcode 0,
+    // and servers ignore such messages.
     let record = [&[0x16, 3, 1, 0, 100][..], &[0; 100]].concat();
     let user = doc! {"createUser": "mallory", "pwd": "x", "roles": ["root"], "$db": "admin"};
     let mut client = connect(&seawall).await;

@@ -401,7 +401,9 @@ impl Client {
         self.reader.poll_small(cx, &mut self.stream, max, budget)
     }
 
-    /// Reads the next message, of any size, or its rest if [`Self::poll_small`] has read a part.
+    /// Reads the next message, including messages that [`Self::poll_small`] cannot read. If
+    /// `poll_small` has read a part of the message, continues after this part. Of a large `OP_MSG`,
+    /// may return only the head. `None` at the end of the connection.
     async fn read_unfinished(&mut self) -> Result<Option<Message>, End> {
         let max = self.max_message_bytes();
         let budget = &self.shared.memory.requests;

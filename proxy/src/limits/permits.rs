@@ -387,8 +387,8 @@ impl PermitTable {
 }
 
 impl EvictablePermit {
-    /// Records activity of the connection. If connections of its sharer must be closed, this
-    /// connection is now closed last.
+    /// Records activity of the connection. If a connection of its sharer must be closed to make
+    /// room, the connection whose last activity was earliest is closed.
     pub(super) fn renew(&mut self) {
         self.move_to(self.sharer);
     }

@@ -119,8 +119,8 @@ async fn monitors_are_limited_and_not_closed(mode: &str) {
     }
     let (served, refused) = monitors.split_at_mut(9);
     for monitor in refused {
-        // A monitor over the limit is closed at the login deadline, like any client that does not
-        // log in.
+        // A monitor over the limit keeps its login deadline, like a client that is not a monitor.
+        // It is closed at this deadline.
         assert!(monitor.read_to_close().await.unwrap().is_empty());
     }
     for monitor in served {

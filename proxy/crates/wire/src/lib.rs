@@ -49,8 +49,8 @@ pub const MAX_MESSAGE_BYTES: usize = 48_000_000;
 /// The largest document that a server stores, in bytes (`maxBsonObjectSize`).
 pub const MAX_BSON_OBJECT_BYTES: usize = 16_777_216;
 
-/// By default, servers accept at most this many levels of nesting in a document (`maxBSONDepth`).
-/// The document itself is level 1.
+/// By default, servers accept at most this many levels of nesting inside a document
+/// (`maxBSONDepth`). The document itself does not count.
 pub const MAX_BSON_DEPTH: usize = 200;
 
 /// The largest document that a server accepts on the wire, in bytes: the largest stored document,

@@ -190,8 +190,9 @@ impl Inner {
         self.list(id);
     }
 
-    /// Hands an available connection of a user to the user's next waiter with this need. Closes
-    /// available connections that must not be handed out any more.
+    /// Hands an available connection of a user to the user's next waiter with this need. If a
+    /// connection must not be handed out any more, closes it and tries the next one. After such a
+    /// close, establishes new connections if they are needed and there is room.
     fn serve(&mut self, id: IdentityId, need: Need, now: Instant, todo: &mut Todo) {
         let Some(user) = self.users.get_mut(&id) else {
             return;

@@ -61,8 +61,8 @@ pub enum Class {
     Read,
     /// `aggregate`: a read unless its last stage writes.
     Aggregate,
-    /// A command that changes data: documents, collections, indexes, users or roles. Only the
-    /// primary serves such a command.
+    /// A command that changes documents, collections, indexes, databases, users or roles. In a
+    /// replica set, only the primary serves it.
     Write,
     /// `commitTransaction`.
     CommitTransaction,
