@@ -220,7 +220,7 @@ async fn a_revoked_certificate_is_refused_on_new_and_on_open_connections() {
 }
 
 #[tokio::test]
-async fn open_connections_without_certificate_get_403_once_a_reload_makes_certificates_required() {
+async fn open_connections_without_certificate_get_403_after_a_reload_that_requires_certificates() {
     let token = "admin.token_file = \"DIR/token\"\n";
     let scene = Scene::start(token).await;
     let anonymous = scene.authority.client_config(None).unwrap();

@@ -352,8 +352,9 @@ mod tests {
         assert_eq!(lines[0]["collection"], "orders");
     }
 
+    /// The tables are those of the shapes, of the clients and of the servers.
     #[test]
-    fn an_operation_waits_for_no_lock_if_the_queue_of_the_slow_log_is_full() {
+    fn the_end_of_an_operation_locks_no_table_if_the_queue_of_the_slow_log_is_full() {
         let written = Written::default();
         let (held, block) = BlockingWriter::new(&written);
         let observer = observer_with(start(every_operation(), held));
@@ -382,7 +383,7 @@ mod tests {
             });
             let ended = all_ended.recv_timeout(Duration::from_secs(20));
             drop((registry, clients, servers));
-            ended.expect("no operation waits for a lock");
+            ended.expect("operations end while the tables are locked");
         });
         assert_eq!(observer.recorder.slow_log_left_out(), 101);
         drop(block);

@@ -54,7 +54,7 @@ async fn a_late_reply_is_used_and_each_sampling_interval_without_a_reply_is_reco
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reply_that_arrives_at_once_adds_no_sample_with_the_mark_no_reply() {
+async fn no_missing_reply_is_recorded_if_the_reply_arrives_at_once() {
     let server = server();
     let reply = server
         .wait_for_reply(std::future::ready(7), Instant::now())
