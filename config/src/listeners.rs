@@ -24,8 +24,9 @@ section! {
         KeyKind::Addresses, Restart, default "127.0.0.1:27018");
     // With a common limit of 20,000 descriptors, the default leaves 2,000 for connections to
     // servers, for files and for the admin address.
-    /// Maximum number of client connections of all listeners; further ones are refused. Each needs
-    /// a file descriptor.
+    /// Maximum number of client connections of all listeners. At this number, Seawall closes a
+    /// silent client of the address with the most clients, or refuses the new client. Each
+    /// connection needs a file descriptor.
     max_client_connections: NonZeroUsize = key("listen.max_client_connections",
         CONNECTIONS, Live, default 18000, unit "connections");
     // The default is large, so that in a reconnect storm new connections wait in the backlog and
@@ -111,9 +112,9 @@ section! {
         KeyKind::Addresses, Restart, example "0.0.0.0:27018");
     // With this limit, one application's listener cannot use up the connections of the other
     // listeners.
-    /// Maximum number of client connections of this listener; further ones are refused. With 0, the
-    /// listener has no limit of its own. `listen.max_client_connections` limits all listeners
-    /// together.
+    /// Maximum number of client connections of this listener, with the same rule as
+    /// `listen.max_client_connections`, which limits all listeners together. With 0, the listener
+    /// has no limit of its own.
     max_client_connections: Option<NonZeroUsize> = key("listeners[].max_client_connections",
         KeyKind::Integer { min: 0, max: MAX_CONNECTIONS }, Live, default 0, unit "connections");
     /// As `listen.backlog`, for this listener.

@@ -58,9 +58,9 @@ section! {
     /// Maximum memory of the operations before an event; the oldest are dropped first.
     lead_bytes: usize = key("capture.lead_bytes",
         KeyKind::Integer { min: 0, max: MAX_MEMORY_BYTES }, Live, default 33554432, unit "bytes");
-    /// How values of users are replaced in every capture. With `none`, they stay unchanged. With
-    /// `equality`, equal values get equal pseudonyms. With `ordered`, pseudonyms also keep the
-    /// order of numbers and dates, and equal prefixes of strings; this mode needs
+    /// How the applications' values are replaced in every capture. With `none`, they stay
+    /// unchanged. With `equality`, equal values get equal pseudonyms. With `ordered`, pseudonyms
+    /// also keep the order of numbers and dates, and equal prefixes of strings; this mode needs
     /// `redact_key_file`. A request that begins a capture may choose a stronger mode; from weak to
     /// strong, the modes are `none`, `ordered` and `equality`.
     redaction: CaptureRedaction = key("capture.redact",
