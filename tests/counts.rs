@@ -250,7 +250,8 @@ fn find_by_id(id: i32) -> Vec<u8> {
     encode_request(1, &find.to_vec().unwrap())
 }
 
-/// A client that neither locks nor allocates while it waits for a reply.
+/// A client that adds nothing to the counts while it waits for a reply: it allocates no memory, and
+/// takes only locks that are not counted.
 struct Client(UnixStream);
 
 impl Client {

@@ -1,5 +1,6 @@
-//! Checks that the documents list every metric, warning and error. Also checks that the sources and
-//! tests named in the documents exist, and that the commands in the documents are valid.
+//! Checks that the documents list every metric, warning and error, and that the commands in the
+//! documents are valid. Also checks that the sources and tests exist that `docs/transparency.md`
+//! and `docs/security.md` name.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -219,7 +220,7 @@ fn source(name: &str) -> String {
 }
 
 #[test]
-fn every_source_and_test_named_in_the_docs_exists() {
+fn every_source_and_test_named_in_transparency_md_and_security_md_exists() {
     for (page, least) in [("transparency.md", 40), ("security.md", 12)] {
         let text = document(page);
         let mut tests = 0;

@@ -57,9 +57,10 @@ pub struct Idle {
     pub server_connections: f64,
 }
 
-/// Keeps `clients` clients connected for `seconds`, each with one operation every 15 seconds.
-/// Measures five seconds before the end. If `seconds` is at least 20, every client has run an
-/// operation before the measurement.
+/// Runs a load of `clients` clients for `seconds`. Each client connects at its first operation,
+/// which is due within about 15 seconds. Then it stays connected, and runs an operation about every
+/// 15 seconds. The measurement is five seconds before the end. So `seconds` must be more than 20:
+/// otherwise some clients may not be connected yet.
 pub async fn idle(testbed: &StormTestbed, clients: usize, seconds: u64) -> Idle {
     let process = testbed.seawall_id().expect("Seawall runs");
     let before = resident_bytes(process).expect("Seawall runs");

@@ -39,7 +39,7 @@ const SEED: u64 = 0x5ea_4a11;
 const LIMIT: Duration = Duration::from_secs(90);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_reply_reaches_another_client_and_no_connection_is_lost() {
+async fn no_reply_reaches_another_client_and_the_whole_pool_can_be_used_afterwards() {
     let _turn = crowd::turn().await;
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let root = server.client().unwrap();

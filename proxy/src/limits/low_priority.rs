@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ready_steps_of_one_address_do_not_delay_a_step_of_another_address() {
+    async fn waiting_steps_of_one_address_delay_a_step_of_another_one_by_at_most_two_steps() {
         let threads = Arc::new(Threads::new(1, || {}));
         let turn = threads.first.take(LOCAL).await;
         let order = Arc::new(Mutex::new(Vec::new()));

@@ -171,7 +171,8 @@ async fn an_open_transaction_keeps_its_connection_at_max_server_connections() {
     }
 }
 
-/// An operation that needs a slot must not use the last few of `max_server_connections`.
+/// The last few of `max_server_connections` are the reserve. Urgent operations, such as commits,
+/// may use it. Ordinary operations ([`Need::Slot`]) must not.
 #[tokio::test(start_paused = true)]
 async fn a_busy_user_loses_a_connection_to_another_user_if_only_the_reserve_is_free() {
     let now = Instant::now();

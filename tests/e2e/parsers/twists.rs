@@ -203,7 +203,8 @@ fn names() -> Vec<Twist> {
 }
 
 /// Values for the first field of the command's document: the field with the command's name. The
-/// values have all BSON types except int32. Some of the values are truncated.
+/// values have all BSON types except int32, and two types that BSON does not define. Some of the
+/// values are invalid.
 fn targets() -> Vec<Twist> {
     let empty = Body::new().to_bytes();
     let scoped = [&[15, 0, 0, 0][..], &[2, 0, 0, 0], b"x\0", &empty].concat();

@@ -1,4 +1,5 @@
-//! A client of the admin API: sends requests over HTTP or HTTPS, and returns the JSON of responses.
+//! A client of the admin API: sends requests over HTTP or HTTPS. Most methods parse the response as
+//! JSON. `fetch` and `download` give its bytes, and `act`, `delete` and `check` ignore its body.
 
 use std::{error, fmt, io, iter, sync::Arc, time::Duration};
 

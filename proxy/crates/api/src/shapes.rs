@@ -95,7 +95,9 @@ pub struct Shape {
     pub first_seen: Option<Moment>,
     /// The shape's id: 16 hexadecimal digits.
     pub id: String,
-    /// When the shape was last seen. Absent in [`Changes`](crate::Changes).
+    /// When the shape was last seen, according to its row in the shape table. If the shape table
+    /// has no row for the shape: when the shape was last seen in the period. Absent in
+    /// [`Changes`](crate::Changes).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_seen: Option<Moment>,
     /// The operations' durations.

@@ -731,7 +731,7 @@ fn results_of_a_capture_have_digests_only_if_the_capture_contains_the_complete_r
 }
 
 #[test]
-fn results_of_filters_that_compare_strings_are_excluded_if_the_capture_is_redacted() {
+fn results_of_filters_that_compare_strings_by_order_are_excluded_if_the_capture_is_redacted() {
     for (redaction, expected) in [
         (Redaction::None, None),
         (Redaction::Ordered, Some(Exclusion::StringRange)),
