@@ -28,12 +28,7 @@ impl<K: Copy + Eq + Hash + Send + 'static> TurnKey for K {}
 /// default by the sharer (an address or a user). The sharers are served round-robin. If the key
 /// also has a user, the users are served round-robin, and so are the sharers of each user.
 #[derive(Clone, Debug)]
-pub(crate) struct Turns<K: TurnKey = Sharer>(Arc<SharedTurns<K>>);
-
-#[derive(Debug)]
-struct SharedTurns<K: TurnKey> {
-    state: Mutex<TurnsState<K>>,
-}
+pub(crate) struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
 
 struct TurnsState<K: TurnKey> {
     count: usize,
@@ -85,14 +80,12 @@ impl Turns<(u64, Sharer)> {
 
 impl<K: TurnKey> Turns<K> {
     fn with_queue(count: usize, waiters: Box<WaiterQueue<K>>) -> Self {
-        Self(Arc::new(SharedTurns {
-            state: Mutex::new(TurnsState {
-                count,
-                taken: 0,
-                clean_at: CLEAN_AT,
-                waiters,
-            }),
-        }))
+        Self(Arc::new(Mutex::new(TurnsState {
+            count,
+            taken: 0,
+            clean_at: CLEAN_AT,
+            waiters,
+        })))
     }
 
     /// Waits for a turn. Cancel safe: a dropped waiter gets no turn.
@@ -122,7 +115,7 @@ impl<K: TurnKey> Turns<K> {
     /// Changes the number of turns. Turns that are taken continue. A waiter gets a turn only while
     /// fewer turns than the new number are taken.
     pub(crate) fn set_count(&self, count: usize) {
-        self.0.state.lock().count = count;
+        self.0.lock().count = count;
         while let Some((waiter, turn)) = self.next_served() {
             // If the waiter has just left, the send fails and drops the turn.
             drop(waiter.send(turn));
@@ -131,23 +124,23 @@ impl<K: TurnKey> Turns<K> {
 
     /// Number of free turns.
     pub(crate) fn free(&self) -> usize {
-        let state = self.0.state.lock();
+        let state = self.0.lock();
         state.count.saturating_sub(state.taken)
     }
 
     /// Number of turns that are taken.
     pub(crate) fn taken(&self) -> usize {
-        self.0.state.lock().taken
+        self.0.lock().taken
     }
 
     /// Number of waiters, including waiters that have left and were not removed yet.
     #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
-        self.0.state.lock().waiters.len()
+        self.0.lock().waiters.len()
     }
 
     fn take_or_wait(&self, key: K) -> Result<Turn<K>, oneshot::Receiver<Turn<K>>> {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.lock();
         if state.taken < state.count {
             return Ok(self.take_free(&mut state));
         }
@@ -170,7 +163,7 @@ impl<K: TurnKey> Turns<K> {
     /// Takes a free turn for the next waiter, and skips waiters that have left. `None` if no turn
     /// is free or no waiter remains.
     fn next_served(&self) -> Option<(oneshot::Sender<Turn<K>>, Turn<K>)> {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.lock();
         if state.taken >= state.count {
             return None;
         }
@@ -182,7 +175,7 @@ impl<K: TurnKey> Turns<K> {
 
 impl<K: TurnKey> Drop for Turn<K> {
     fn drop(&mut self) {
-        self.0.0.state.lock().taken -= 1;
+        self.0.0.lock().taken -= 1;
         if let Some((waiter, turn)) = self.0.next_served() {
             // If the waiter has just left, the send fails and drops the turn, which serves the next
             // waiter.
@@ -367,7 +360,7 @@ mod tests {
         for _ in 0..100_000 {
             assert!(take_now(&turns, from(1)).is_none());
         }
-        assert!(turns.0.state.lock().waiters.len() <= CLEAN_AT);
+        assert!(turns.0.lock().waiters.len() <= CLEAN_AT);
         drop(held);
         let _both = [0, 1].map(|_| take_now(&turns, from(2)).unwrap());
         assert!(take_now(&turns, from(2)).is_none());
