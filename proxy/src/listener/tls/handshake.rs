@@ -234,6 +234,7 @@ impl Write for NonBlocking<'_> {
 #[cfg(test)]
 mod tests {
     use std::{
+        net::SocketAddr,
         pin::pin,
         sync::atomic::{AtomicUsize, Ordering},
         thread,
@@ -307,6 +308,14 @@ mod tests {
         next_bytes(&mut client_session())
     }
 
+    async fn listen() -> (TcpListener, SocketAddr) {
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port is free");
+        let address = listener.local_addr().expect("the listener has an address");
+        (listener, address)
+    }
+
     /// Lets other tasks run until the condition is true.
     async fn until(is_true: impl Fn() -> bool) {
         let waiting = async {
@@ -321,8 +330,7 @@ mod tests {
     async fn no_cryptography_runs_for_a_client_that_left_before_its_tls_handshake_began() {
         // A client may send an alert before it closes its connection.
         for (more, leaves, computed) in [("", false, 1), ("", true, 0), ("alert", true, 0)] {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
+            let (listener, address) = listen().await;
             let mut client = TcpStream::connect(address).await.unwrap();
             client.write_all(&client_hello()).await.unwrap();
             let (socket, _) = listener.accept().await.unwrap();
@@ -349,8 +357,7 @@ mod tests {
     /// second `ClientHello`. Seawall computes its signature after the second `ClientHello`.
     #[tokio::test]
     async fn the_signature_after_a_second_client_hello_runs_on_a_thread_of_low_priority() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let (listener, address) = listen().await;
         let mut client = TcpStream::connect(address).await.unwrap();
         let mut session = client_session();
         client.write_all(&next_bytes(&mut session)).await.unwrap();
@@ -390,8 +397,7 @@ mod tests {
     /// Some load balancers send the header of the PROXY protocol before their client sends a byte.
     #[tokio::test]
     async fn a_tls_handshake_begins_at_the_first_byte_of_the_client_not_at_the_proxy_header() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let (listener, address) = listen().await;
         let mut client = TcpStream::connect(address).await.unwrap();
         let (mut socket, _) = listener.accept().await.unwrap();
         let mut header = *b"PROXY UNKNOWN\r\n";
@@ -421,8 +427,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_with_an_invalid_first_tls_message_reads_an_alert_and_the_end_of_the_stream() {
-        let resumption = Resumption::new().unwrap();
-        let (config, _) = configurations(&resumption, &TLS13);
+        let (config, _) = configurations(&TLS13);
         // Messages of the protocol of MongoDB: the second one has the length 0x116, whose lowest
         // byte is also the content type of a TLS handshake. The other elements are TLS records with
         // an invalid length.
@@ -432,8 +437,7 @@ mod tests {
             ([0x16, 3, 1, 0, 0], true),
             ([0x16, 3, 1, 0xff, 0xff], true),
         ] {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
+            let (listener, address) = listen().await;
             let mut client = TcpStream::connect(address).await.unwrap();
             // Seawall has not read all these bytes when it refuses the client.
             let sent = [&header[..], &[0; 16 * 1024]].concat();
@@ -456,10 +460,8 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_after_a_valid_tls_message_that_are_no_tls_record_are_a_protocol_error() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let resumption = Resumption::new().unwrap();
-        let (config, _) = configurations(&resumption, &TLS13);
+        let (listener, address) = listen().await;
+        let (config, _) = configurations(&TLS13);
         let violating = async {
             let mut client = TcpStream::connect(address).await.unwrap();
             client.write_all(&client_hello()).await.unwrap();
@@ -488,7 +490,6 @@ mod tests {
     /// Returns the configuration of a server and the configuration of a client for this version of
     /// TLS. Their connections can resume TLS sessions. The client has no certificate.
     fn configurations(
-        resumption: &Resumption,
         version: &'static SupportedProtocolVersion,
     ) -> (Arc<ServerConfig>, Arc<ClientConfig>) {
         let (certificate, key) = self_signed();
@@ -500,7 +501,7 @@ mod tests {
             .with_no_client_auth()
             .with_single_cert(vec![certificate], key)
             .unwrap();
-        server.ticketer = Arc::clone(&resumption.tickets);
+        server.ticketer = Resumption::new().unwrap().tickets;
         let client = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[version])
             .unwrap()
@@ -513,10 +514,8 @@ mod tests {
     #[tokio::test]
     async fn bytes_that_arrive_with_the_end_of_a_handshake_are_the_first_bytes_of_the_stream() {
         for version in [&TLS12, &TLS13] {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            let resumption = Resumption::new().unwrap();
-            let (server, client) = configurations(&resumption, version);
+            let (listener, address) = listen().await;
+            let (server, client) = configurations(version);
             let name = ServerName::try_from("localhost").unwrap();
             let mut session = ClientConnection::new(client, name).unwrap();
             // rustls encrypts these bytes when the client's side of the handshake is finished.
@@ -566,10 +565,8 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_is_refused_after_tls_resumption_gets_the_alert_close_notify() {
         for version in [&TLS12, &TLS13] {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let address = listener.local_addr().unwrap();
-            let resumption = Resumption::new().unwrap();
-            let (server, client) = configurations(&resumption, version);
+            let (listener, address) = listen().await;
+            let (server, client) = configurations(version);
             let connector = TlsConnector::from(client);
             let name = ServerName::try_from("localhost").unwrap();
             let connect = async || {
