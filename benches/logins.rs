@@ -139,7 +139,8 @@ impl Target {
         command
             .args(["--listen", &format!("127.0.0.1:{port}"), "--admin", "off"])
             .args(["--deployment", &set.uri()])
-            // No measured login succeeds. A shorter timeout would close the clients' connections.
+            // All measured logins fail, so no client is ever logged in. With the default time limit
+            // for a login, Seawall would close the clients' connections.
             .env("SEAWALL_AUTH__AUTHENTICATION_TIMEOUT_MS", "3600000");
         Self {
             name: "Seawall",

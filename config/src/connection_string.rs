@@ -61,7 +61,7 @@ pub(crate) fn read(deployment: &mut Part<'_>) -> Option<Secret> {
 /// user) and the text after it (hosts and options). `None` if the string has no password. In a
 /// password, `@`, `:`, `/` and `?` are always escaped (Connection String specification). The `/`
 /// between hosts and options may be absent.
-fn without_password(uri: &str) -> Option<(&str, &str)> {
+fn around_password(uri: &str) -> Option<(&str, &str)> {
     let authority = uri.find("://")? + "://".len();
     let end = uri[authority..]
         .find(['/', '?'])
@@ -76,7 +76,7 @@ const KEY_PASSWORD: &str = "tlsCertificateKeyFilePassword";
 
 /// The password of the user in a connection string; `None` if the string has no password.
 pub(crate) fn user_password(uri: &str) -> Option<&str> {
-    let (before, after) = without_password(uri)?;
+    let (before, after) = around_password(uri)?;
     let password = uri.strip_prefix(before)?.strip_suffix(after)?;
     password.strip_prefix(':')
 }
@@ -84,7 +84,7 @@ pub(crate) fn user_password(uri: &str) -> Option<&str> {
 /// Returns a connection string without its passwords: the password of the user, and the password
 /// that decrypts the key of the certificate.
 pub(crate) fn without_passwords(uri: &str) -> String {
-    let uri = match without_password(uri) {
+    let uri = match around_password(uri) {
         Some((before, after)) => format!("{before}:{after}"),
         None => uri.to_owned(),
     };
@@ -117,12 +117,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_password_returns_the_text_before_and_after_the_password() {
-        let found = |uri| without_password(uri);
+    fn a_connection_string_is_split_around_the_password_of_the_user() {
+        let found = |uri| around_password(uri);
         let rest = "@a,b:1/?authSource=admin";
         for password in ["", "secret", "p%40ss%3Aword"] {
             let uri = format!("mongodb://user:{password}{rest}");
-            assert_eq!(without_password(&uri), Some(("mongodb://user", rest)));
+            assert_eq!(around_password(&uri), Some(("mongodb://user", rest)));
         }
         assert_eq!(
             found("mongodb+srv://u:p@h"),

@@ -99,7 +99,7 @@ fn every_configuration_in_the_manifests_is_valid() {
 }
 
 #[test]
-fn variables_override_the_default_configuration_of_the_image() {
+fn environment_variables_override_the_default_configuration_of_the_image() {
     let docker = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docker");
     // Flags in the default command would override the variables.
     let dockerfile = fs::read_to_string(docker.join("Dockerfile")).unwrap();

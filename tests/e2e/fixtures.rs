@@ -192,7 +192,7 @@ async fn raw_client_connects_over_a_unix_socket_and_over_tls() {
 }
 
 #[tokio::test]
-async fn replica_set_has_the_configured_members_tags_and_priorities() {
+async fn replica_set_members_have_the_configured_tags_and_priorities() {
     let options = Options {
         tags: vec![Vec::new(), vec![("zone".to_owned(), "b".to_owned())]],
         priorities: vec![1, 0],

@@ -93,8 +93,8 @@ pub(super) struct Feed {
     gauges: Mutex<Option<GaugeReader>>,
     /// The captures, so that an event can begin a capture; not set before the start has finished.
     captures: OnceLock<Arc<Captures>>,
-    /// The position in the sequence of annotations: after the last annotation that was passed to
-    /// the captures.
+    /// Position in the sequence of annotations (recorded events). The captures have received all
+    /// annotations up to this position.
     seen: Mutex<u64>,
     /// The task that begins a capture because of events. The task takes long if the directory of
     /// the captures is on a slow disk.

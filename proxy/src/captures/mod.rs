@@ -677,7 +677,7 @@ impl Captures {
                     tracing::warn!(%error, capture, "could not delete an expired capture");
                 }
             }
-            Err(error) => tracing::warn!(%error, "could not delete expired captures"),
+            Err(error) => tracing::warn!(%error, "could not list captures, so none was deleted"),
         }
     }
 

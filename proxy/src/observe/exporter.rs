@@ -332,9 +332,9 @@ impl Exporter {
         collected.whole.merge(&fresh.whole);
     }
 
-    /// Returns the figures since the last call, for the history. The second value is the sum over
-    /// all operations except operations that wait for data (awaiting operations) and operations to
-    /// which Seawall itself replied. Both values are empty unless
+    /// Returns the figures since the last call, for the history: the figures of each series, and
+    /// the sum over all operations. The sum excludes operations that wait for data (awaiting
+    /// operations), and operations to which Seawall itself replied. Both are empty unless
     /// [`super::ObserverSettings::keeps_seconds`] is set.
     pub fn take_second(&self) -> (WeighedSeries, Figures) {
         let mut collected = self.collect_all();

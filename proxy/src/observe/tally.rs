@@ -126,8 +126,9 @@ mod tests {
     fn a_tally_gives_the_same_sums_as_adding_the_operations_to_sums_directly() {
         let name: Arc<str> = "shop".into();
         let mut tally = Tally::default();
-        // The second collection has no operations of the shapes 0 to 19, so it must not contain
-        // them. It has operations of the new shapes 40 to 79.
+        // `take` empties the tally: the sums of the second round have no operations of the first
+        // one. In the second round, the shapes 0 to 19 do not occur, and the shapes 40 to 79 are
+        // new.
         for numbers in [0..40, 20..80] {
             let mut expected = Sums::default();
             for number in numbers.clone().chain(numbers) {

@@ -48,14 +48,15 @@ impl Action {
         self.log();
     }
 
-    /// Logs an action that was refused with this HTTP status. The line reports `refused` requests.
+    /// Logs an action that was refused with this HTTP status. `refused` is the number of refused
+    /// requests that this line represents.
     pub(crate) fn log_refused_status(mut self, status: u16, refused: u64) {
         self.refused = Some(refused);
         self.log_status(status);
     }
 
-    /// Logs an action without an HTTP status that was refused for this reason. The line reports
-    /// `refused` requests.
+    /// Logs an action without an HTTP status that was refused for this reason. `refused` is the
+    /// number of refused requests that this line represents.
     pub(crate) fn log_refusal(mut self, reason: String, refused: u64) {
         self.refused = Some(refused);
         self.outcome = Some(reason);

@@ -564,8 +564,8 @@ impl Topology {
         }
     }
 
-    /// The server of the relays that share one server (see [`relay`]): the primary, one mongos, or
-    /// the server of a deployment with one server. `None` if no such server is usable.
+    /// The server that relays share (see [`relay`]): the primary, one mongos, or the only server of
+    /// the deployment. `None` if no such server is usable.
     pub(crate) fn relay_server(&self) -> Option<Arc<ServerPool>> {
         let snapshot = self.snapshot();
         let candidates = relay::candidates(&snapshot.description);

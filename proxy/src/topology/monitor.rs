@@ -266,7 +266,8 @@ impl DeploymentOptions {
         account.is_some_and(|account| account.sends_password())
     }
 
-    /// The hosts of the connection string; `None` if its DNS name could not be resolved.
+    /// The hosts of the deployment, from the connection string, or from DNS if the string begins
+    /// with `mongodb+srv`. `None` if that DNS query has failed.
     pub(crate) fn hosts(&self) -> Option<Vec<ServerAddress>> {
         let hosts = self.options.as_ref().ok()?.hosts.iter();
         Some(hosts.filter_map(own_address).collect())

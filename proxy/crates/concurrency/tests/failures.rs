@@ -205,7 +205,7 @@ fn limit_falls_to_the_minimum_while_every_reply_is_late() {
 
 /// A reply is late if the operation has exceeded its time limit, or if its client has left.
 #[test]
-fn late_replies_are_the_reason_of_a_lowered_limit_even_if_a_few_replies_are_in_time() {
+fn limit_is_lowered_because_of_late_replies_even_if_a_few_replies_are_in_time() {
     let mut bench = Bench::new(1);
     for window in 1..=5 {
         let mut sample = bench.busy(2);

@@ -204,8 +204,8 @@ impl Pair<'_> {
         let Some(shape) = self.now.or(self.before) else {
             return Vec::new();
         };
-        // A replay that was stopped or read less of the capture has only a part of its errors, and
-        // a dry run has none.
+        // New errors cannot be recognized if the earlier replay lacks errors: it was stopped, it
+        // read less of the capture than the later replay, or it was a dry run.
         let lacks_errors = before.stopped.is_some()
             || (before.incomplete.is_some() && now.incomplete.is_none())
             || before.kind == ResultKind::DryRun;

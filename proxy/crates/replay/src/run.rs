@@ -372,7 +372,8 @@ impl Conductor {
         }
     }
 
-    /// Returns the time from the first record to the record at `at_us`.
+    /// Stores `at_us` as the time of the first record, unless a record came before. Returns the
+    /// time from the first record to this one.
     fn note_time(&mut self, at_us: u64) -> Duration {
         let first_us = *self.first_us.get_or_insert(at_us);
         Duration::from_micros(at_us.saturating_sub(first_us))

@@ -138,8 +138,8 @@ impl<F: Form> Node<F> {
     }
 }
 
-/// A set: order does not matter, and equal members count once. If there are too many members,
-/// `{...}` or `[...]` replaces the set.
+/// A set: order does not matter, and equal members count once. A set with more than `max_members`
+/// members becomes the text `{...}` or `[...]`, without its members.
 pub(super) struct Set<'s, F: Form> {
     members: Pair<'s, Members<F>>,
     max_members: usize,

@@ -164,8 +164,8 @@ impl<'a> Relay<'a> {
     }
 
     /// Relays until the client or the server ends its connection, or until Seawall closes the relay
-    /// ([`Ended::Closed`]). Returns how the client's connection ends; `None` if the client has
-    /// ended it or the connection is broken.
+    /// ([`Ended::Closed`]). Returns how Seawall ends the client's connection. Returns `None` if
+    /// the client has ended it, or if the connection is broken.
     pub(super) async fn run(
         &self,
         client: Stream,

@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_revocation_list_of_an_issuer_decides_in_any_order_of_the_files() {
+    fn the_newest_revocation_list_of_an_issuer_applies_whatever_the_order_of_the_files() {
         let authority = Authority::generate();
         let client = [authority.client(7)];
         let [old, new] =

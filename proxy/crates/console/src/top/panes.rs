@@ -192,10 +192,12 @@ pub(crate) fn recurs(recurring: &Recurring) -> String {
     }
 }
 
-/// The period, length, server and count of a recurring stall, and the phase in which its operations
-/// spent the additional time. Then follows the server counter that changes during the stall, or a
-/// note that the pulse got no reply, or that no counter is known. The last part is the instance
-/// that reported the stall, if it is known.
+/// A recurring stall as text: its period, its length, its server, how often it occurred, and the
+/// phase in which its operations spent the additional time. The next part is the server counter
+/// that changes during the stall. If none is known, this part says whether the pulse (the sampling
+/// of
+/// `serverStatus`) got no reply. The last part is the instance that reported the stall, if it is
+/// known.
 pub(crate) fn recurrence(recurring: &Recurring) -> String {
     let why = match &recurring.counter {
         Some(counter) => format!("with {}", printable(counter)),
@@ -476,12 +478,18 @@ mod tests {
         assert!(lines[2].ends_with("reported by") && lines[3].ends_with(instance));
     }
 
-    /// The *pulse* regularly samples the counters of `serverStatus`.
     #[test]
-    fn recurring_stall_without_a_counter_says_that_none_is_known_or_that_the_pulse_got_no_reply() {
+    fn recurring_stall_without_a_known_counter_is_shown_as_such() {
         let mut recurring = model().stalls.recurring[0].clone();
         recurring.counter = None;
         assert!(recurrence(&recurring).ends_with("no counter known"));
+    }
+
+    /// The *pulse* regularly samples the counters of `serverStatus`.
+    #[test]
+    fn recurring_stall_is_shown_with_a_note_if_the_pulse_got_no_reply() {
+        let mut recurring = model().stalls.recurring[0].clone();
+        recurring.counter = None;
         recurring.unanswered = true;
         recurring.server = None;
         let text = recurrence(&recurring);

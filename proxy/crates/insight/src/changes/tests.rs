@@ -185,7 +185,7 @@ fn slowdown_from_1_ms_to_5_ms_is_found_after_120_operations() {
 }
 
 #[test]
-fn a_shape_with_an_added_index_is_reported_as_faster() {
+fn a_shape_with_a_much_shorter_median_time_is_reported_as_faster() {
     for seed in 0..SEEDS {
         let changes = found(seed, |loads| loads[4].median_ms /= 8.0);
         assert_eq!(kinds(&changes), [(label(4), ChangeKind::Faster)], "{seed}");
