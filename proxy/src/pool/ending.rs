@@ -22,9 +22,12 @@ use tokio::{
 };
 
 use super::ServerPool;
+use crate::runtime::OccasionalLog;
 use seawall_auth::{Identity, IdentityId};
 use seawall_locks::Mutex;
-use seawall_transport::connection::{Connection, ControlError, EstablishError, Generation};
+use seawall_transport::connection::{
+    Connection, ControlError, EstablishError, Generation, ServerAddress,
+};
 
 /// How long the extra connection (the connection on which Seawall sends `killOp`) is kept after its
 /// last use.
@@ -138,6 +141,8 @@ impl Batch {
 pub(super) struct EndQueue {
     state: Mutex<EndQueueState>,
     pushed: Notify,
+    /// Counts attempts to end reads that failed. At most one a minute is logged.
+    pub(super) failures: OccasionalLog,
 }
 
 #[derive(Debug, Default)]
@@ -189,6 +194,13 @@ impl EndQueue {
         let mut state = self.state.lock();
         state.is_running = is_pushed || !state.batches.is_empty();
         state.is_running
+    }
+
+    /// Counts an attempt to end reads at `server` that failed, and logs at most one a minute.
+    fn log_failure(&self, server: &ServerAddress, error: &EndError) {
+        if let Some(attempts) = self.failures.count(Instant::now()) {
+            tracing::warn!(%server, %error, attempts, "could not kill the reads of disconnected clients");
+        }
     }
 
     /// Refuses all queued and future reads. These reads need no `killOp`: after the refusal, the
@@ -244,7 +256,7 @@ impl ServerPool {
             worker.close_unfit();
             if let Some(batch) = self.end_queue.next(worker.first()) {
                 if let Err(error) = worker.end(batch).await {
-                    tracing::warn!(server = %self.address, %error, "could not kill the reads of disconnected clients");
+                    self.end_queue.log_failure(&self.address, &error);
                 }
             } else if !self.end_queue.wait_for_more(worker.wait_limit()).await {
                 return;

@@ -7,7 +7,11 @@ use std::{sync::Arc, time::Duration};
 
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
 use futures_util::FutureExt as _;
-use tokio::{runtime::Handle, task::yield_now, time::advance};
+use tokio::{
+    runtime::Handle,
+    task::yield_now,
+    time::{Instant, advance},
+};
 
 use super::{
     ServerPool,
@@ -31,9 +35,11 @@ const LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 /// A connection id that does not fit into a BSON `int`, so it is written as a `long`.
 const LONG: i64 = 1 << 40;
 
-/// The events that the scripted server has recorded.
+/// The events that the scripted server has recorded, and its behaviour.
 #[derive(Debug, Default)]
 struct Log {
+    /// True if the server closes a connection when a command arrives on it, and sends no reply.
+    closes_connections: bool,
     /// Number of connections accepted so far. Their ids begin at 1.
     connections: usize,
     /// The ids of the connections that have been closed.
@@ -96,7 +102,11 @@ impl Accepted {
     }
 
     fn respond(&self, command: &RawDocument) -> Response {
-        Response::Reply(respond(&mut self.log.lock(), self.id, command))
+        let mut log = self.log.lock();
+        match log.closes_connections {
+            true => Response::Close,
+            false => Response::Reply(respond(&mut log, self.id, command)),
+        }
     }
 }
 
@@ -269,4 +279,25 @@ async fn the_user_with_the_oldest_request_is_served_first_when_a_login_is_allowe
     advance_at_once(millis(1));
     let _own = scene.end_read(&users[0], 3);
     assert_eq!(scene.ended(2).await[1], (2, operation_of(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_to_kill_the_reads_of_disconnected_clients_are_logged_at_most_once_a_minute() {
+    let (scene, user) = (Scene::new().await, identity("u"));
+    scene.log.lock().closes_connections = true;
+    let mut requests = Vec::new();
+    for failures in 1..=3 {
+        requests.push(scene.end_read(&user, 7));
+        scene.eventually(|log| log.closed.len() == failures).await;
+        advance(LOGIN_INTERVAL).await;
+    }
+    // The reads of one server are ended one after another. So when this read has been ended, all
+    // three failures have been counted.
+    scene.log.lock().closes_connections = false;
+    requests.push(scene.end_read(&user, 7));
+    scene.ended(1).await;
+    // The first failure was logged, and the next two were not. A minute later, the log line of a
+    // further failure reports all three.
+    let later = Instant::now() + Duration::from_secs(60);
+    assert_eq!(scene.pool.end_queue.failures.count(later), Some(3));
 }
