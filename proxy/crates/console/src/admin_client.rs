@@ -172,6 +172,34 @@ pub(super) fn exit(error: &ClientError) -> Exit {
     }
 }
 
+/// A request to one of several instances that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// The text of the error.
+    pub(super) message: String,
+    /// The exit status of a command that fails for this reason.
+    pub(super) exit: Exit,
+}
+
+impl Failure {
+    /// The failure of an instance whose reply cannot be used.
+    pub(super) fn of_reply(message: String) -> Self {
+        Self {
+            message,
+            exit: Exit::Unavailable,
+        }
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self {
+            message: message(&error),
+            exit: exit(&error),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

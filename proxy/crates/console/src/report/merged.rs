@@ -5,11 +5,21 @@ use seawall_api::{
     AdminClient, Instance, Report, add_reply, compare_merged, with_address, with_distributions,
 };
 
-use crate::{admin_client, fleet::Fleet};
+use crate::{admin_client::Failure, exit::Exit, fleet::Fleet};
 
-/// Requests the report of each instance, and merges the reports. Returns `None` if no instance sent
-/// a report. An instance whose report could not be merged has an error.
-pub(super) async fn fetch(fleet: &Fleet, path: &str) -> (Option<Report>, Vec<Instance>) {
+/// The merged report of several instances.
+pub(super) struct Merged {
+    /// The sum of the reports; `None` if no instance sent a report.
+    pub(super) report: Option<Report>,
+    /// All instances. An instance whose report is not part of the sum has an error.
+    pub(super) instances: Vec<Instance>,
+    /// [`Exit::Usage`] if a request failed because of the arguments, for example because an
+    /// instance refused the token; otherwise [`Exit::Unavailable`] if an instance has an error.
+    pub(super) exit: Exit,
+}
+
+/// Requests the report of each instance, and merges the reports.
+pub(super) async fn fetch(fleet: &Fleet, path: &str) -> Merged {
     let path = with_distributions(path);
     let reports = fleet.clients().iter().map(async |client| {
         let report = fetch_one(client, &path).await;
@@ -18,30 +28,36 @@ pub(super) async fn fetch(fleet: &Fleet, path: &str) -> (Option<Report>, Vec<Ins
     merged(join_all(reports).await)
 }
 
-async fn fetch_one(client: &AdminClient, path: &str) -> Result<Report, String> {
-    let response = client.ask_for_json(path).await;
-    let response = response.map_err(|error| admin_client::message(&error))?;
-    Report::read(response).map_err(|error| error.to_string())
+async fn fetch_one(client: &AdminClient, path: &str) -> Result<Report, Failure> {
+    let response = client.ask_for_json(path).await?;
+    Report::read(response).map_err(|error| Failure::of_reply(error.to_string()))
 }
 
-fn merged(reports: Vec<(&str, Result<Report, String>)>) -> (Option<Report>, Vec<Instance>) {
+fn merged(reports: Vec<(&str, Result<Report, Failure>)>) -> Merged {
     let mut merged = None;
+    let mut exit = Exit::Success;
     let instances = reports.into_iter().map(|(address, report)| {
         let mut instance = Instance {
             address: address.to_owned(),
             ..Instance::default()
         };
-        let error = match report {
-            Err(error) => Some(error),
+        let failure = match report {
+            Err(failure) => Some(failure),
             Ok(report) => {
                 instance.operations = report.status.operations;
                 instance.uptime_seconds = report.status.uptime_seconds;
                 instance.version.clone_from(&report.status.version);
                 instance.incomparable = report.changes.incomparable().map(str::to_owned);
-                add_reply(&mut merged, address, report).err()
+                let added = add_reply(&mut merged, address, report);
+                added.map_err(Failure::of_reply).err()
             }
         };
-        instance.error = error.map(|error| with_address(address, &error));
+        if let Some(failure) = failure {
+            instance.error = Some(with_address(address, &failure.message));
+            if exit != Exit::Usage {
+                exit = failure.exit;
+            }
+        }
         instance
     });
     let mut instances: Vec<_> = instances.collect();
@@ -56,11 +72,17 @@ fn merged(reports: Vec<(&str, Result<Report, String>)>) -> (Option<Report>, Vec<
     {
         instances.iter_mut().for_each(|i| i.incomparable = None);
     }
-    (merged, instances)
+    Merged {
+        report: merged,
+        instances,
+        exit,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use seawall_api::ClientError;
+
     use super::*;
     use crate::report::{html, tests::report, text};
 
@@ -88,10 +110,10 @@ mod tests {
                 ("http://a:1", Ok(report(first))),
                 ("http://b:1", Ok(report(second))),
             ];
-            let (merged, instances) = merged(reports);
+            let merged = merged(reports);
             let merged = Report {
-                instances,
-                ..merged.unwrap()
+                instances: merged.instances,
+                ..merged.report.unwrap()
             };
             text::report(&merged)
                 .contains("! changes do not include http://b:1: no data for the baseline")
@@ -108,14 +130,13 @@ mod tests {
         let reports = vec![
             ("http://a:1", Ok(complete())),
             ("http://b:1", Ok(incomplete)),
-            (
-                "http://c:1",
-                Err("the admin address requires a valid token".to_owned()),
-            ),
+            ("http://c:1", Err(Failure::from(ClientError::Unauthorized))),
             ("http://d:1", Ok(complete())),
         ];
-        let (merged, instances) = merged(reports);
-        let mut merged = merged.unwrap();
+        let Merged {
+            report, instances, ..
+        } = merged(reports);
+        let mut merged = report.unwrap();
         assert_eq!(merged.operations(), 2 * complete().operations());
         let errors: Vec<_> = instances.iter().map(|i| i.error.is_some()).collect();
         assert_eq!(errors, [false, true, true, false]);
@@ -123,8 +144,30 @@ mod tests {
         let text = text::report(&merged);
         assert!(text.contains("\ninstance http://a:1: seawall 0.1.0, up "));
         assert!(!text.contains("instance http://c:1"), "{text}");
-        let warning = "incomplete figures: http://c:1: the admin address requires a valid token";
+        let warning = "incomplete figures: http://c:1: the admin address requires a valid token: \
+                       use --token-file";
         assert!(text.contains(&format!("\n! {warning}\n")), "{text}");
         assert!(html::report(&merged).unwrap().contains(warning));
+    }
+
+    #[test]
+    fn exit_status_is_usage_if_an_instance_refused_the_token_and_unavailable_for_other_errors() {
+        let failed = |error: ClientError| -> Result<Report, Failure> { Err(error.into()) };
+        let refused = || failed(ClientError::Unauthorized);
+        let broken = || failed(ClientError::Broken(String::new()));
+        let mut incomplete = complete();
+        incomplete.shapes[0].distribution = None;
+        let cases = [
+            ([Ok(complete()), Ok(complete())], Exit::Success),
+            ([Ok(complete()), Ok(incomplete)], Exit::Unavailable),
+            ([Ok(complete()), broken()], Exit::Unavailable),
+            ([Ok(complete()), refused()], Exit::Usage),
+            ([broken(), refused()], Exit::Usage),
+            ([refused(), broken()], Exit::Usage),
+        ];
+        for (reports, exit) in cases {
+            let reports = ["http://a:1", "http://b:1"].into_iter().zip(reports);
+            assert_eq!(merged(reports.collect()).exit, exit);
+        }
     }
 }

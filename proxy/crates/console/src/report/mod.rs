@@ -16,7 +16,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use serde_json::Value;
 
-use self::compare::Comparison;
+use self::{compare::Comparison, merged::Merged};
 use crate::{
     admin_client,
     exit::{Exit, complain, print},
@@ -169,12 +169,15 @@ async fn fetch_one(client: &AdminClient, arguments: &Arguments) -> Exit {
 }
 
 /// Writes the merged report of several instances. If some instances fail, the report contains
-/// the other instances and the errors, and the exit status is [`Exit::Unavailable`].
+/// the other instances and the errors, and the exit status is that of [`Merged::exit`].
 async fn fetch_all(fleet: &Fleet, arguments: &Arguments) -> Exit {
-    let (report, instances) = merged::fetch(fleet, &arguments.path()).await;
-    let mut exit = Exit::Success;
+    let Merged {
+        report,
+        instances,
+        exit,
+    } = merged::fetch(fleet, &arguments.path()).await;
     for error in instances.iter().filter_map(|i| i.error.as_deref()) {
-        exit = complain(error, Exit::Unavailable);
+        complain(error, exit);
     }
     let Some(report) = report else {
         return exit;
