@@ -405,7 +405,7 @@ fn reload_rows(reload: &Reload) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::pin::pin;
 
     use tokio::{
@@ -419,7 +419,7 @@ mod tests {
 
     /// Accepts a connection, reads a request without a body, sends `response` and closes the
     /// connection.
-    async fn respond(listener: &TcpListener, response: &str) {
+    pub(crate) async fn respond(listener: &TcpListener, response: &str) {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {

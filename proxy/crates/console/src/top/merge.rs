@@ -1,11 +1,13 @@
 //! Merges the responses of several instances.
 
 use super::model::{HeatResponse, Responses, covered_seconds};
-use crate::figures::float;
+use crate::{admin_client::Failure, exit::Exit, figures::float};
 use seawall_api::{Annotations, Changes, Merge, add_reply, compare_merged, with_address};
 
-/// Merges the responses of all instances, each given with its address. The error says how many
-/// instances have errors, and gives the first error.
+/// Merges the responses of all instances, each given with its address. The message of the failure
+/// says how many instances have errors, and gives the first error. Its exit status is
+/// [`Exit::Usage`] if a request failed because of the arguments, for example because an instance
+/// refused the token.
 pub(super) fn merged(all: Vec<(&str, Responses)>) -> Responses {
     let instances = all.len();
     let mut merged = Responses::default();
@@ -16,8 +18,9 @@ pub(super) fn merged(all: Vec<(&str, Responses)>) -> Responses {
         if let Some(changes) = responses.changes.take_if(is_incomparable) {
             incomparable.push((address, changes));
         }
-        if let Some(error) = take(&mut merged, address, responses) {
-            errors.push((address, with_address(address, &error)));
+        if let Some(failure) = take(&mut merged, address, responses) {
+            let message = with_address(address, &failure.message);
+            errors.push((address, Failure { message, ..failure }));
         }
     }
     match &mut merged.changes {
@@ -27,7 +30,8 @@ pub(super) fn merged(all: Vec<(&str, Responses)>) -> Responses {
                 // Each instance counts once.
                 if errors.iter().all(|(failed, _)| failed != address) {
                     let reason = changes.incomparable().unwrap_or_default();
-                    errors.push((address, format!("{address}: not compared: {reason}")));
+                    let message = format!("{address}: not compared: {reason}");
+                    errors.push((address, Failure::of_reply(message)));
                 }
             }
         }
@@ -35,26 +39,33 @@ pub(super) fn merged(all: Vec<(&str, Responses)>) -> Responses {
         // instance are shown, because they contain the reason.
         None => merged.changes = incomparable.pop().map(|(_, changes)| changes),
     }
-    merged.error = errors.first().map(|(_, first)| {
-        let failed = errors.len();
-        format!("errors at {failed} of {instances} instances; first error: {first}")
+    merged.failure = errors.first().map(|(_, first)| {
+        let (failed, first) = (errors.len(), &first.message);
+        let mut exits = errors.iter().map(|(_, failure)| failure.exit);
+        Failure {
+            message: format!("errors at {failed} of {instances} instances; first error: {first}"),
+            exit: match exits.any(|exit| exit == Exit::Usage) {
+                true => Exit::Usage,
+                false => Exit::Unavailable,
+            },
+        }
     });
     merged
 }
 
-/// Adds the responses of one instance. Returns its first error, if any.
-fn take(merged: &mut Responses, address: &str, responses: Responses) -> Option<String> {
+/// Adds the responses of one instance. Returns its first failure, if any.
+fn take(merged: &mut Responses, address: &str, responses: Responses) -> Option<Failure> {
     fn member<T: Merge>(
         sum: &mut Option<T>,
         address: &str,
         reply: Option<T>,
-        error: &mut Option<String>,
+        first: &mut Option<Failure>,
     ) {
         if let Some(Err(refusal)) = reply.map(|reply| add_reply(sum, address, reply)) {
-            error.get_or_insert(refusal);
+            first.get_or_insert(Failure::of_reply(refusal));
         }
     }
-    let mut error = responses.error;
+    let mut first = responses.failure;
     merged.operations.extend(responses.operations);
     if let Some(shapes) = responses.shapes.as_ref().filter(|of| of.is_mergeable()) {
         let seconds = covered_seconds(shapes, responses.status.as_ref());
@@ -63,15 +74,15 @@ fn take(merged: &mut Responses, address: &str, responses: Responses) -> Option<S
             *rate += float(shape.count) / seconds;
         }
     }
-    member(&mut merged.status, address, responses.status, &mut error);
-    member(&mut merged.shapes, address, responses.shapes, &mut error);
-    member(&mut merged.shape, address, responses.shape, &mut error);
-    member(&mut merged.storms, address, responses.storms, &mut error);
-    member(&mut merged.stalls, address, responses.stalls, &mut error);
-    member(&mut merged.changes, address, responses.changes, &mut error);
-    member(&mut merged.pools, address, responses.pools, &mut error);
-    member(&mut merged.heatmap, address, responses.heatmap, &mut error);
-    error
+    member(&mut merged.status, address, responses.status, &mut first);
+    member(&mut merged.shapes, address, responses.shapes, &mut first);
+    member(&mut merged.shape, address, responses.shape, &mut first);
+    member(&mut merged.storms, address, responses.storms, &mut first);
+    member(&mut merged.stalls, address, responses.stalls, &mut first);
+    member(&mut merged.changes, address, responses.changes, &mut first);
+    member(&mut merged.pools, address, responses.pools, &mut first);
+    member(&mut merged.heatmap, address, responses.heatmap, &mut first);
+    first
 }
 
 impl Merge for HeatResponse {
@@ -91,7 +102,7 @@ impl Merge for HeatResponse {
 mod tests {
     use std::time::Duration;
 
-    use seawall_api::{Bucket, Other, Shape, Shapes, Span, SpanFigures, Status};
+    use seawall_api::{Bucket, ClientError, Other, Shape, Shapes, Span, SpanFigures, Status};
 
     use super::*;
     use crate::top::model::{Counted, Model};
@@ -116,7 +127,7 @@ mod tests {
     fn errors_of_some_instances_do_not_hide_the_figures_of_other_instances() {
         let (a, b, c) = ("http://a:1", "http://b:1", "http://c:1");
         let failed = Responses {
-            error: Some("the admin address requires a valid token".to_owned()),
+            failure: Some(ClientError::Unauthorized.into()),
             ..Responses::default()
         };
         let all = vec![(a, responses(a, 3)), (b, failed), (c, responses(c, 4))];
@@ -124,10 +135,32 @@ mod tests {
         assert_eq!(merged.status.unwrap().clients, 7);
         assert_eq!(merged.operations.len(), 2);
         assert_eq!(
-            merged.error.unwrap(),
+            merged.failure.unwrap().message,
             "errors at 1 of 3 instances; first error: \
-             http://b:1: the admin address requires a valid token"
+             http://b:1: the admin address requires a valid token: use --token-file"
         );
+    }
+
+    #[test]
+    fn exit_status_is_usage_if_an_instance_refused_the_token_and_unavailable_for_other_errors() {
+        let (a, b) = ("http://a:1", "http://b:1");
+        let failed = |error: ClientError| Responses {
+            failure: Some(error.into()),
+            ..Responses::default()
+        };
+        let refused = || failed(ClientError::Unauthorized);
+        let broken = || failed(ClientError::Broken(String::new()));
+        let cases = [
+            ([responses(a, 1), responses(b, 1)], None),
+            ([responses(a, 1), broken()], Some(Exit::Unavailable)),
+            ([responses(a, 1), refused()], Some(Exit::Usage)),
+            ([broken(), refused()], Some(Exit::Usage)),
+            ([refused(), broken()], Some(Exit::Usage)),
+        ];
+        for (all, exit) in cases {
+            let merged = merged([a, b].into_iter().zip(all).collect());
+            assert_eq!(merged.failure.map(|failure| failure.exit), exit);
+        }
     }
 
     /// The figures since the start of an instance cover its own uptime.
@@ -201,7 +234,7 @@ mod tests {
             let all = vec![("http://a:1", reply(first)), ("http://b:1", reply(second))];
             let merged = merged(all);
             let incomparable = merged.changes.unwrap().incomparable().map(str::to_owned);
-            (incomparable, merged.error)
+            (incomparable, merged.failure.map(|failure| failure.message))
         };
         let error = "errors at 1 of 2 instances; first error: \
                      http://b:1: not compared: no data for the baseline";
@@ -209,11 +242,11 @@ mod tests {
         assert_eq!(of(reason, reason), (reason.map(str::to_owned), None));
         assert_eq!(of(None, None), (None, None));
         let failed = Responses {
-            error: Some("no reply".to_owned()),
+            failure: Some(Failure::of_reply("no reply".to_owned())),
             ..reply(reason)
         };
-        let error = merged(vec![("http://a:1", reply(None)), ("http://b:1", failed)]).error;
+        let merged = merged(vec![("http://a:1", reply(None)), ("http://b:1", failed)]);
         let expected = "errors at 1 of 2 instances; first error: http://b:1: no reply";
-        assert_eq!(error.as_deref(), Some(expected));
+        assert_eq!(merged.failure.unwrap().message, expected);
     }
 }

@@ -39,7 +39,7 @@ use self::{
     model::{Counted, HeatResponse, Model, Responses, Wanted},
 };
 use crate::{
-    admin_client,
+    admin_client::{self, Failure},
     exit::{Exit, complain, print_line},
     fleet::{Endpoints, Fleet},
 };
@@ -102,12 +102,12 @@ pub async fn run(arguments: Arguments) -> Exit {
 fn print_once(model: &Model) -> Exit {
     // If the requests to only some of the instances failed, print the figures of the other
     // instances.
-    let printed = match model.error.is_none() || model.has_figures {
+    let printed = match model.failure.is_none() || model.has_figures {
         true => print_line(&plain::lines(model).join("\n")),
         false => Exit::Success,
     };
-    match &model.error {
-        Some(error) => complain(error, Exit::Unavailable),
+    match &model.failure {
+        Some(failure) => complain(&failure.message, failure.exit),
         None => printed,
     }
 }
@@ -193,18 +193,20 @@ fn begin(asked: &mut JoinSet<(Wanted, Responses)>, fleet: &Fleet, model: &Model,
 }
 
 /// Requests the status of all instances. Returns the status of the first instance in the list that
-/// replied; if no instance replied, the error of the first instance in the list.
+/// replied. If no instance replied, returns an error that other arguments can prevent, or else the
+/// error of the first instance in the list.
 async fn first_status(fleet: &Fleet) -> Result<Status, ClientError> {
     let statuses = fleet.clients().iter();
     let statuses = statuses.map(|client| client.ask("/api/v1/status"));
-    let mut first_error = None;
+    let mut failed = None;
     for status in join_all(statuses).await {
         match status {
             Ok(status) => return Ok(status),
-            Err(error) => drop(first_error.get_or_insert(error)),
+            Err(error) if admin_client::exit(&error) == Exit::Usage => failed = Some(error),
+            Err(error) => drop(failed.get_or_insert(error)),
         }
     }
-    Err(first_error.expect("there is at least one instance"))
+    Err(failed.expect("there is at least one instance"))
 }
 
 /// Requests the data of the current view from all instances at the same time, and merges the
@@ -238,8 +240,8 @@ async fn ask_one(
     is_one_of_several: bool,
 ) -> Responses {
     let mut responses = Responses::default();
-    let error = &mut responses.error;
-    responses.status = ask::<Status>(client, "/api/v1/status", error).await;
+    let failure = &mut responses.failure;
+    responses.status = ask::<Status>(client, "/api/v1/status", failure).await;
     // If the request for the status fails, the proxy cannot be reached, and the other requests
     // would fail too.
     if responses.status.is_none() {
@@ -254,26 +256,26 @@ async fn ask_one(
     responses.operations = counted
         .map(|counted| (client.address().to_owned(), counted))
         .collect();
-    responses.shapes = ask(client, &wanted.shapes, error).await;
-    responses.storms = ask(client, "/api/v1/storms", error).await;
+    responses.shapes = ask(client, &wanted.shapes, failure).await;
+    responses.storms = ask(client, "/api/v1/storms", failure).await;
     if wanted.stalls {
-        responses.stalls = ask(client, "/api/v1/stalls", error).await;
+        responses.stalls = ask(client, "/api/v1/stalls", failure).await;
     }
     if let Some(path) = &wanted.shape {
         let shape = client.ask(path).await;
         responses.shape = match shape {
             Err(ClientError::Refused { status: 404, .. }) if is_one_of_several => None,
-            shape => known_or(shape, error),
+            shape => known_or(shape, failure),
         };
     }
     if let Some(path) = &wanted.changes {
-        responses.changes = ask(client, path, error).await;
+        responses.changes = ask(client, path, failure).await;
     }
     if wanted.pools {
-        responses.pools = ask(client, "/api/v1/pools", error).await;
+        responses.pools = ask(client, "/api/v1/pools", failure).await;
     }
     if let Some(path) = wanted.heatmap {
-        responses.heatmap = ask_heatmap(client, path, wanted.annotations, error).await;
+        responses.heatmap = ask_heatmap(client, path, wanted.annotations, failure).await;
     }
     responses
 }
@@ -284,15 +286,15 @@ async fn ask_heatmap(
     client: &AdminClient,
     path: String,
     annotations: Option<String>,
-    error: &mut Option<String>,
+    failure: &mut Option<Failure>,
 ) -> Option<HeatResponse> {
     let heatmap = client.ask::<Heatmap>(&path).await;
     let heatmap = match heatmap {
         Err(ClientError::Refused { status: 404, .. }) => Heatmap::default(),
-        heatmap => known_or(heatmap, error)?,
+        heatmap => known_or(heatmap, failure)?,
     };
     let annotations = match annotations {
-        Some(path) => ask::<Annotations>(client, &path, error).await,
+        Some(path) => ask::<Annotations>(client, &path, failure).await,
         None => None,
     };
     Some(HeatResponse {
@@ -302,19 +304,19 @@ async fn ask_heatmap(
     })
 }
 
-/// Sends one request. If the request fails and `first_error` is `None`, stores the error in
-/// `first_error`.
+/// Sends one request. If the request fails and `first_failure` is `None`, stores the failure in
+/// `first_failure`.
 async fn ask<T: DeserializeOwned>(
     client: &AdminClient,
     path: &str,
-    first_error: &mut Option<String>,
+    first_failure: &mut Option<Failure>,
 ) -> Option<T> {
-    known_or(client.ask(path).await, first_error)
+    known_or(client.ask(path).await, first_failure)
 }
 
-fn known_or<T>(response: Result<T, ClientError>, first_error: &mut Option<String>) -> Option<T> {
+fn known_or<T>(response: Result<T, ClientError>, first_failure: &mut Option<Failure>) -> Option<T> {
     response
-        .map_err(|error| first_error.get_or_insert(admin_client::message(&error)))
+        .map_err(|error| first_failure.get_or_insert(error.into()))
         .ok()
 }
 
@@ -339,5 +341,28 @@ impl StopSignals {
             _ = terminate.recv() => {}
             _ = hangup.recv() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::FromArgMatches;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::control::tests::respond;
+
+    #[tokio::test]
+    async fn exit_status_is_usage_if_no_instance_replied_and_the_last_one_refused_the_token() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let unreachable = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addresses = [&unreachable, &listener].map(|it| it.local_addr().unwrap().to_string());
+        drop(unreachable);
+        let command = Arguments::augment_args(clap::Command::new("top"));
+        let matches = command.get_matches_from(["top", "--once", "--admin", &addresses.join(",")]);
+        let arguments = Arguments::from_arg_matches(&matches).unwrap();
+        let response = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n";
+        let (exit, ()) = tokio::join!(run(arguments), respond(&listener, response));
+        assert_eq!(exit, Exit::Usage);
     }
 }

@@ -7,7 +7,7 @@ use super::{
     choice::{Choice, Since, Tab},
     histogram::{Move, Range, Scale},
 };
-use crate::figures::float;
+use crate::{admin_client::Failure, figures::float};
 use seawall_api::{
     Annotation, Changes, Heatmap, Pools, Shape, Shapes, Stalls, Status, Storms, percent_encode,
 };
@@ -46,8 +46,8 @@ pub(super) struct Responses {
     /// Operations per second of each shape, by its id: the sum of the rates of several instances,
     /// each for the period that its figures cover. Empty if there is one instance.
     pub(super) rates: BTreeMap<String, f64>,
-    /// The text of the first error; `None` if all requests succeeded.
-    pub(super) error: Option<String>,
+    /// The first failure; `None` if all requests succeeded.
+    pub(super) failure: Option<Failure>,
 }
 
 /// The number of operations of an instance since the instance started.
@@ -106,7 +106,7 @@ pub(super) struct Model {
     pub(super) changes: Changes,
     pub(super) pools: Pools,
     heatmap: Option<HeatResponse>,
-    pub(super) error: Option<String>,
+    pub(super) failure: Option<Failure>,
 }
 
 impl Model {
@@ -191,7 +191,7 @@ impl Model {
         update(&mut self.pools, responses.pools);
         self.heatmap = responses.heatmap.or(self.heatmap.take());
         self.shape = responses.shape.or(self.shape.take());
-        self.error = responses.error;
+        self.failure = responses.failure;
     }
 
     /// Computes the sum of the rates of all instances. The rate of an instance is computed from its

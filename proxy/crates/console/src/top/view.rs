@@ -95,8 +95,8 @@ fn alerts(model: &Model) -> Line<'static> {
         Span::styled(format!(" {text} "), style.add_modifier(Modifier::BOLD))
     };
     let mut spans = Vec::new();
-    if let Some(error) = &model.error {
-        spans.push(loud(printable(error)));
+    if let Some(failure) = &model.failure {
+        spans.push(loud(printable(&failure.message)));
     }
     if model.ticks_without_reply >= MAX_TICKS_WITHOUT_REPLY {
         spans.push(loud(format!(
@@ -294,9 +294,12 @@ pub(super) mod tests {
     use ratatui::{Terminal, backend::TestBackend, buffer::Buffer};
 
     use super::*;
-    use crate::top::{
-        choice::Choice,
-        model::{Responses, tests::model},
+    use crate::{
+        admin_client::Failure,
+        top::{
+            choice::Choice,
+            model::{Responses, tests::model},
+        },
     };
 
     /// The cells of a terminal of this size that shows the model.
@@ -361,7 +364,8 @@ pub(super) mod tests {
         let status = model.status.as_mut().unwrap();
         (status.injects_faults, status.draining) = (true, true);
         model.storms.active = true;
-        model.error = Some("cannot reach Seawall".to_owned());
+        let message = "cannot reach Seawall".to_owned();
+        model.failure = Some(Failure::of_reply(message));
         let line = shown(&model, 200, 10)[2].clone();
         for text in [
             "cannot reach Seawall",
