@@ -167,7 +167,7 @@ impl fmt::Debug for Exporter {
 
 impl Exporter {
     pub(super) fn new(recorder: Arc<Recorder>, keeps_seconds: bool) -> Result<Self, ObserveError> {
-        Ok(Self {
+        let exporter = Self {
             metrics: Arc::clone(&recorder.metrics),
             recorder,
             collected: Mutex::new(Collected::new()?),
@@ -175,7 +175,13 @@ impl Exporter {
             keeps_seconds,
             info: Mutex::new(None),
             log_left_out: OnceLock::new(),
-        })
+        };
+        // The series of storms exist before the first storm, so that a scraper sees the first storm
+        // as an increase from 0.
+        let storms = exporter.metrics.counter(MetricName::StormsTotal, vec![]);
+        storms.absolute(0);
+        exporter.set_storm_active(false);
+        Ok(exporter)
     }
 
     /// Exports the hash of the configuration as a label of `seawall_info`, and the expiry times of
@@ -709,6 +715,25 @@ mod tests {
             operation.mark_awaiting();
         }
         operation.finish(Outcome::Ok, began + duration);
+    }
+
+    #[test]
+    fn the_metrics_of_client_storms_are_0_before_the_first_storm() {
+        let exporter = observer().exporter;
+        let assert_shows = |storms: u64, active: u64| {
+            let text = exporter.render();
+            for line in [
+                format!("\nseawall_storms_total {storms}\n"),
+                format!("\nseawall_storm_active {active}\n"),
+            ] {
+                assert!(text.contains(&line), "{line}: {text}");
+            }
+        };
+        assert_shows(0, 0);
+        exporter.record_storm_begin();
+        assert_shows(1, 1);
+        exporter.record_storm_end();
+        assert_shows(1, 0);
     }
 
     /// For example, a `getMore` on a tailable cursor waits at the server for new documents.
