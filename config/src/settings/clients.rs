@@ -44,7 +44,8 @@ section! {
 }
 
 section! {
-    /// Limits of admission, memory and buffers.
+    /// Limits of the memory, connections, logins, operations, cursors and transactions of clients;
+    /// most limits apply to all clients together.
     "limits" => Limits;
 
     // Clients that have not logged in may use only little memory.
