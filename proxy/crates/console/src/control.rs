@@ -175,7 +175,8 @@ pub async fn wait(arguments: Wait) -> Exit {
     arguments.until(is_ready, "not ready").await
 }
 
-/// `seawall shutdown`: starts a drain and waits until the proxy has ended.
+/// `seawall shutdown`: starts a drain and waits until the proxy has closed its admin address. The
+/// proxy closes this address as the last step of the drain.
 pub async fn shutdown(arguments: Wait) -> Exit {
     let client = match client_of(&arguments.admin) {
         Ok(client) => client,
