@@ -427,6 +427,8 @@ impl MessageReader {
         read?.ok_or(ReadError::Truncated)
     }
 
+    /// Skips the rest of the message whose head was returned last. Cancel safe: [`MESSAGE_LIMIT`]
+    /// counts from the first call.
     async fn skip_rest<S: AsyncRead + Unpin>(&mut self, stream: &mut S) -> Result<(), ReadError> {
         while self.rest_bytes > 0 {
             let there = self.buffer.len().min(self.rest_bytes);
@@ -436,12 +438,17 @@ impl MessageReader {
                 continue;
             }
             self.buffer = Vec::new();
+            let since = self.partial_since.get_or_insert_with(Instant::now);
+            if since.elapsed() >= MESSAGE_LIMIT {
+                return Err(ReadError::Stalled);
+            }
             let more = poll_fn(|cx| self.poll_fill(cx, stream, HEADER_BYTES, FREE_BYTES));
             let more = timeout(PARTIAL_MESSAGE_IDLE, more).await;
             if more.map_err(|_| ReadError::Stalled)?? == 0 {
                 return Err(ReadError::Truncated);
             }
         }
+        self.partial_since = None;
         Ok(())
     }
 

@@ -236,6 +236,51 @@ mod tests {
         assert_eq!(seconds, MESSAGE_LIMIT.as_secs());
     }
 
+    /// The reader skips the rest of a request that was refused after its head had arrived. A caller
+    /// may cancel the call, and call again.
+    #[tokio::test(start_paused = true)]
+    async fn a_message_whose_rest_is_skipped_for_longer_than_the_time_limit_is_refused() {
+        let (mut near, mut far) = duplex(1 << 20);
+        let message = encode_request(1, &vec![7; MESSAGE_BYTES]);
+        far.write_all(&message[..70_000]).await.unwrap();
+        let (mut reader, budget) = (MessageReader::new(Sharer::Local), budget());
+        let head = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget).await;
+        assert!(head.unwrap().unwrap().is_head());
+        let _sender = tokio::spawn(trickle(far, 10));
+        let began = Instant::now();
+        let skipped = loop {
+            let next = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget);
+            if let Ok(skipped) = timeout(Duration::from_secs(7), next).await {
+                break skipped;
+            }
+        };
+        assert!(matches!(skipped, Err(ReadError::Stalled)), "{skipped:?}");
+        assert_eq!(began.elapsed().as_secs(), MESSAGE_LIMIT.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_after_a_skipped_rest_has_a_time_limit_of_its_own() {
+        let (mut near, mut far) = duplex(1 << 20);
+        let next = encode_request(2, &vec![8; 1_000_000]);
+        let sent = [encode_request(1, &vec![7; 2 << 20]), next.clone()].concat();
+        let _sender = tokio::spawn(async move {
+            for part in sent.chunks(20_000) {
+                far.write_all(part).await.unwrap();
+                sleep(PARTIAL_MESSAGE_IDLE / 2).await;
+            }
+        });
+        let (mut reader, budget) = (MessageReader::new(Sharer::Local), budget());
+        let began = Instant::now();
+        let head = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget).await;
+        assert!(head.unwrap().unwrap().is_head());
+        let found = reader.next(&mut near, MAX_MESSAGE_BYTES, &budget).await;
+        assert_eq!(found.unwrap().unwrap().bytes, next);
+        assert!(
+            began.elapsed() > MESSAGE_LIMIT,
+            "both take longer than the limit together"
+        );
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_slow_sender_is_evicted_while_other_messages_wait_for_memory() {
         let budget = MemoryBudget::of_bytes(2 << 20);
