@@ -48,8 +48,8 @@ enum Command {
     Reload(control::ReloadArguments),
     /// Start a drain of a running proxy, and return at once.
     Drain(control::Drain),
-    /// Start a drain of a running proxy, and wait until the drain has ended and the admin address is
-    /// closed. The process ends shortly afterwards.
+    /// Start a drain of a running proxy, and wait until the drain has ended and the admin address
+    /// is closed. The process ends shortly afterwards.
     Shutdown(control::Wait),
     /// Wait until a proxy can serve operations.
     Wait(control::Wait),
