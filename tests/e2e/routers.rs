@@ -311,6 +311,28 @@ async fn the_connection_of_a_part_of_a_kill_cursors_whose_client_left_is_kept() 
     counts_one("seawall_abandoned_replies_total", &[r#"result="kept""#]).await;
 }
 
+/// The injected delay is a wait in Seawall, which counts towards the time limit.
+#[tokio::test]
+async fn a_kill_cursors_over_several_routers_has_one_time_limit() {
+    let fault = "fault = {command = \"killCursors\", delay_ms = 200}";
+    let sharded = Sharded::start(&format!("{BOTH_ROUTERS}\n{fault}\n")).await;
+    let mut client = connect(&sharded.seawall).await;
+    let (cursors, _) = cursors_of_both_routers(&mut client).await;
+    let mut kill = doc! {"killCursors": "things", "cursors": cursors, "maxTimeMS": 100};
+    let late = client.command("sharded", kill.clone()).await.unwrap();
+    assert_eq!(late.code(), Some(50), "{late:?}");
+    kill.insert("maxTimeMS", 600_000);
+    client.expect_ok("sharded", kill).await;
+    for recorder in &sharded.recorders {
+        let connections = recorder.connections().into_iter();
+        let commands = connections.flat_map(|of| of.commands());
+        let mut parts = commands.filter(|command| command.contains_key("killCursors"));
+        let max_time_ms = parts.next().unwrap().get_i32("maxTimeMS").unwrap();
+        assert!(max_time_ms <= 600_000 - 200, "{max_time_ms}");
+        assert!(parts.next().is_none());
+    }
+}
+
 #[tokio::test]
 async fn each_transaction_stays_on_its_router() {
     let sharded = Sharded::start(BOTH_ROUTERS).await;

@@ -161,7 +161,7 @@ impl Operation<'_> {
     /// The rest of the operation's time limit ([`Self::time_limit`]) after a wait from `began` to
     /// `now`, in milliseconds. `None` if the operation has no time limit or the wait was shorter
     /// than [`LEAST_WAIT`].
-    fn remaining_time(&self, began: Instant, now: Instant) -> Option<u64> {
+    pub(super) fn remaining_time(&self, began: Instant, now: Instant) -> Option<u64> {
         let limit = self.time_limit()?;
         let waited = now - began;
         let left = limit.saturating_sub(waited).as_millis().max(1);

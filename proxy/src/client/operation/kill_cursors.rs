@@ -49,7 +49,8 @@ impl Operation<'_> {
     }
 
     /// Sends the parts to their servers, one after another, and merges the replies. If a server
-    /// replies with an error, the client gets this error, and the later parts are not sent.
+    /// replies with an error, the client gets this error, and the later parts are not sent. The
+    /// same applies to the error of the operation's own time limit, which all parts share.
     pub(super) async fn kill_in_parts(
         &self,
         parts: Parts,
@@ -60,21 +61,29 @@ impl Operation<'_> {
         // The outcome if no connection can be checked out.
         let mut outcome = Outcome::Refused;
         let deadline = Instant::now() + self.shared.settings().server_selection_timeout;
+        let deadline = self.within_time_limit(observation, deadline);
         for (pool, cursors) in parts {
             observation.enter(Phase::Checkout, Instant::now());
             let demand = self.demand(observation, false);
             let checkout = pin!(pool.check_out(self.identity, demand, deadline));
-            let checkout = end.unless_gone(checkout);
-            let reply = match checkout.await {
-                None => return AttemptEnd::Gone,
-                Some(Err(error)) => Err(list_without_server(&error)),
-                Some(Ok(checkout)) => {
+            let Some(checkout) = end.unless_gone(checkout).await else {
+                return AttemptEnd::Gone;
+            };
+            if let Some(ended) = self.end_at_time_limit(observation) {
+                return ended;
+            }
+            let reply = match checkout {
+                Err(error) => Err(list_without_server(&error)),
+                Ok(checkout) => {
                     let generation = checkout.generation();
                     if outcome == Outcome::Refused {
                         outcome = Outcome::ServerFailed;
                     }
                     observation.enter(Phase::Server, Instant::now());
-                    let mut asking = Box::pin(kill(checkout, self.part(&cursors)));
+                    let checked_out_at = checkout.checked_out_at();
+                    let left_ms = self.remaining_time(observation.began(), checked_out_at);
+                    let part = part_of(self.command.body, &cursors, left_ms);
+                    let mut asking = Box::pin(kill(checkout, part));
                     match end.unless_gone(asking.as_mut()).await {
                         None => {
                             drain(Arc::clone(&pool), asking);
@@ -117,23 +126,6 @@ impl Operation<'_> {
         };
         let cursors: Vec<i64> = self.cursor_ids().collect();
         self.reply_with(&all_in(list, &cursors), Outcome::Refused)
-    }
-
-    /// The command for one server, with its cursors. `None` if the client's command is malformed.
-    fn part(&self, cursors: &[i64]) -> Option<RawDocumentBuf> {
-        let body = RawDocument::from_bytes(self.command.body).ok()?;
-        let mut part = RawDocumentBuf::new();
-        for element in body.iter() {
-            let (name, value) = element.ok()?;
-            if name.as_str() == "cursors" {
-                let mut ids = RawArrayBuf::new();
-                cursors.iter().for_each(|id| ids.push(*id));
-                part.append(name, ids);
-            } else {
-                part.append(name, RawBson::from(value));
-            }
-        }
-        Some(part)
     }
 
     /// Ends the operation with a server's error on a connection of `generation`. Reports a
@@ -191,6 +183,29 @@ fn by_server(cursors: impl Iterator<Item = (i64, Option<Arc<ServerPool>>)>) -> O
     let mut parts: Parts = parts.into_values().collect();
     parts.first_mut()?.1.extend(unknown);
     (parts.len() > 1).then_some(parts)
+}
+
+/// The command for one server: the client's command with the cursors of this server only. `left_ms`
+/// is the new value of `maxTimeMS`; with `None`, `maxTimeMS` does not change. Returns `None` if the
+/// client's command is malformed.
+fn part_of(command: &[u8], cursors: &[i64], left_ms: Option<u64>) -> Option<RawDocumentBuf> {
+    let command = RawDocument::from_bytes(command).ok()?;
+    let mut part = RawDocumentBuf::new();
+    for element in command.iter() {
+        let (name, value) = element.ok()?;
+        match (name.as_str(), left_ms) {
+            ("cursors", _) => {
+                let mut ids = RawArrayBuf::new();
+                cursors.iter().for_each(|id| ids.push(*id));
+                part.append(name, ids);
+            }
+            ("maxTimeMS", Some(left_ms)) => {
+                part.append(name, i32::try_from(left_ms).unwrap_or(i32::MAX));
+            }
+            (_, _) => part.append(name, RawBson::from(value)),
+        }
+    }
+    Some(part)
 }
 
 /// Sends one server its part and returns the reply. `None` if `part` is `None` (the client's
@@ -340,6 +355,19 @@ mod tests {
         assert_eq!(concealed(failed).get_i32("code").ok(), Some(6));
         let other = rawdoc! { "ok": 0.0, "errmsg": "unauthorized", "code": 13 };
         assert_eq!(concealed(other.clone()), other);
+    }
+
+    #[test]
+    fn the_command_for_one_server_has_the_cursors_of_this_server_and_the_rest_of_the_time_limit() {
+        let with = |cursors: &[i64], max_time_ms: i32| {
+            let cursors: RawArrayBuf = cursors.iter().copied().collect();
+            rawdoc! { "killCursors": "c", "cursors": cursors, "maxTimeMS": max_time_ms, "$db": "d" }
+        };
+        let command = with(&[1, 2], 90);
+        for (left_ms, max_time_ms) in [(None, 90), (Some(7), 7)] {
+            let part = part_of(command.as_bytes(), &[2], left_ms);
+            assert_eq!(part, Some(with(&[2], max_time_ms)));
+        }
     }
 
     #[test]

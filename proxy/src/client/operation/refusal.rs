@@ -23,12 +23,8 @@ impl Operation<'_> {
         observation: &Observation<'_>,
     ) -> AttemptEnd {
         let recorder = &self.shared.recorder;
-        if self
-            .time_limit()
-            .is_some_and(|limit| observation.began().elapsed() >= limit)
-        {
-            recorder.count_shed_operation("max_time_ms");
-            return AttemptEnd::Error(self.error(&Failure::TimeLimit), Outcome::Refused);
+        if let Some(ended) = self.end_at_time_limit(observation) {
+            return ended;
         }
         let failure = match failure {
             CheckOutFailure::KeysRefused => return self.close_in_turn(end).await,
@@ -62,6 +58,18 @@ impl Operation<'_> {
             }
         };
         AttemptEnd::Error(self.error(&failure), Outcome::Refused)
+    }
+
+    /// The end of an operation whose own time limit is over. `None` if the operation has no time
+    /// limit, or if the limit is not over yet.
+    pub(super) fn end_at_time_limit(&self, observation: &Observation<'_>) -> Option<AttemptEnd> {
+        let limit = self.time_limit()?;
+        if observation.began().elapsed() < limit {
+            return None;
+        }
+        self.shared.recorder.count_shed_operation("max_time_ms");
+        let error = self.error(&Failure::TimeLimit);
+        Some(AttemptEnd::Error(error, Outcome::Refused))
     }
 
     /// Waits until `until`, but not longer than the operation's own time limit. Returns false if
