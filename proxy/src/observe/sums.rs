@@ -90,7 +90,9 @@ pub(super) struct Record {
     /// For a `getMore`, if the shape `origin_id` has no row of its own: the id of this shape, and
     /// the id of its coarse shape (see [`super::registry`]).
     pub(super) origin_folded: Option<(ShapeId, ShapeId)>,
-    /// The server to which the operation was sent last; `None` if it was sent to no server.
+    /// The server to which the operation was sent last. `None` if it was sent to no server, and for
+    /// a `killCursors` whose cursors are on several servers: the time of such an operation is the
+    /// sum of the times of these servers, and an operation counts for at most one server.
     pub(super) server: Option<ServerIndex>,
     pub(super) outcome: Outcome,
     /// The code of the error reply; `None` if there is no error reply, or if it has no code.
