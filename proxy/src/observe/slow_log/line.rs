@@ -18,6 +18,10 @@ use seawall_wire::MAX_BSON_DEPTH;
 /// Maximum length of a character in UTF-8, in bytes.
 const MAX_CHARACTER_BYTES: usize = 4;
 
+/// Maximum number of levels of a document whose values are written: the document itself, and the
+/// levels of nesting that servers accept inside it.
+const MAX_LEVELS: usize = 1 + MAX_BSON_DEPTH;
+
 /// The data of one line: a slow operation.
 #[derive(Clone, Debug)]
 pub struct Entry<'a> {
@@ -105,7 +109,7 @@ impl Values {
 
 fn write_command(out: &mut Bounded, command: &CommandBytes<'_>) -> io::Result<()> {
     let body = RawDocument::from_bytes(command.body).map_err(io::Error::other)?;
-    write_document(out, body, MAX_BSON_DEPTH)?;
+    write_document(out, body, MAX_LEVELS)?;
     for sequence in command.sequences {
         out.bytes.pop_if(|last| *last == b'}');
         if out.bytes.last() != Some(&b'{') {
@@ -117,7 +121,7 @@ fn write_command(out: &mut Bounded, command: &CommandBytes<'_>) -> io::Result<()
         let mut rest = sequence.documents;
         while !rest.is_empty() {
             let (document, after) = split_document(rest).ok_or(io::ErrorKind::InvalidData)?;
-            write_document(out, document, MAX_BSON_DEPTH)?;
+            write_document(out, document, MAX_LEVELS)?;
             if !after.is_empty() {
                 out.write_all(b",")?;
             }
@@ -454,10 +458,10 @@ mod tests {
         }
     }
 
-    /// The document `{a: {a: … {} …}}`, nested this many levels deep.
+    /// The document `{a: {a: … {} …}}` with this many levels of nesting inside the document.
     fn nested(levels: usize) -> RawDocumentBuf {
         let mut bytes = vec![5, 0, 0, 0, 0];
-        for _ in 1..levels {
+        for _ in 0..levels {
             let length = i32::try_from(bytes.len() + 8).unwrap();
             bytes = [&length.to_le_bytes()[..], b"\x03a\0", &bytes, &[0]].concat();
         }
@@ -467,8 +471,10 @@ mod tests {
     #[test]
     fn values_are_cut_before_a_document_that_is_nested_too_deeply() {
         let deepest = of_body(&nested(MAX_BSON_DEPTH), usize::MAX);
-        assert!(!deepest.is_cut && deepest.json.starts_with(r#"{"a":{"a":"#));
-        let cut = r#"{"a":"#.repeat(MAX_BSON_DEPTH);
+        let levels = r#"{"a":"#.repeat(MAX_BSON_DEPTH);
+        let whole = format!("{levels}{{}}{}", "}".repeat(MAX_BSON_DEPTH));
+        assert_eq!((deepest.json, deepest.is_cut), (whole, false));
+        let cut = format!(r#"{levels}{{"a":"#);
         for levels in [MAX_BSON_DEPTH + 1, 16_000] {
             let values = of_body(&nested(levels), usize::MAX);
             assert_eq!((&values.json, values.is_cut), (&cut, true), "{levels}");
