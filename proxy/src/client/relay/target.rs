@@ -121,21 +121,28 @@ pub(super) async fn destination(
 }
 
 /// True for a connection without TLS if its server runs on Seawall's host, or if Seawall cannot
-/// find out the server's address. A server on this host treats Seawall as a local client, and may
-/// give it more rights than other clients. For example, it may let Seawall create the first user.
+/// find out where it runs. A server on this host treats Seawall as a local client, and may give it
+/// more rights than other clients. For example, it may let Seawall create the first user.
 pub(super) fn is_on_this_host(server: &Stream) -> bool {
     match server {
         Stream::Unix(_) => true,
         Stream::Tls { .. } => false,
         Stream::Tcp(stream) => match stream.peer_addr() {
-            // If a socket can be bound to the address of the server, it is an address of this host.
-            Ok(peer) => {
-                peer.ip().to_canonical().is_loopback()
-                    || std::net::UdpSocket::bind((peer.ip(), 0)).is_ok()
-            }
+            Ok(peer) => may_be_of_this_host(peer),
             Err(_) => true,
         },
     }
+}
+
+/// False only if Seawall's host certainly does not have this address.
+fn may_be_of_this_host(mut address: SocketAddr) -> bool {
+    // `set_ip` keeps the scope id of a link-local address. The kernel needs it to find the address.
+    address.set_ip(address.ip().to_canonical());
+    address.set_port(0);
+    // A socket can be bound only to an address of its host. Any other failure, for example because
+    // no file descriptor is left, says nothing about the address.
+    let is_foreign = |error: io::Error| error.kind() == io::ErrorKind::AddrNotAvailable;
+    address.ip().is_loopback() || !std::net::UdpSocket::bind(address).is_err_and(is_foreign)
 }
 
 /// True if both ends of the connection have the same address, so the socket is connected to itself.
@@ -238,4 +245,29 @@ fn accepted(greeting: &RawDocument) -> Vec<String> {
     names
         .filter_map(|name| Some(name.ok()?.as_str()?.to_owned()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No host has the addresses 192.0.2.1 and 2001:db8::1, which are for documentation. The
+    /// interface with the number 1 is the loopback interface.
+    #[test]
+    fn an_address_is_foreign_only_if_this_host_certainly_does_not_have_it() {
+        for (address, expected) in [
+            ("127.0.0.1:27017", true),
+            ("[::1]:27017", true),
+            ("[::ffff:127.0.0.1]:27017", true),
+            ("192.0.2.1:27017", false),
+            ("[::ffff:192.0.2.1]:27017", false),
+            ("[2001:db8::1]:27017", false),
+            ("[fe80::1%1]:27017", false),
+            // Without its scope id, a link-local address cannot be checked.
+            ("[fe80::1]:27017", true),
+        ] {
+            let may_be = may_be_of_this_host(address.parse().unwrap());
+            assert_eq!(may_be, expected, "{address}");
+        }
+    }
 }
