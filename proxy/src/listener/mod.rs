@@ -6,6 +6,7 @@
 mod first_bytes;
 mod handshake_log;
 mod proxy_protocol;
+mod redirect;
 mod tls;
 
 use std::{
@@ -55,6 +56,7 @@ pub use self::{
 };
 use self::{
     proxy_protocol::{WaitingPlace, read_header},
+    redirect::original_destination,
     tls::begins_with_tls,
 };
 
@@ -273,27 +275,6 @@ enum Accepted {
     Tcp(TcpStream),
     /// A connection over a unix socket, which never uses TLS.
     Plain(Stream),
-}
-
-/// The address to which a client connected before the kernel redirected it to Seawall
-/// (`SO_ORIGINAL_DST`); `None` if the client was not redirected.
-#[cfg(target_os = "linux")]
-fn original_destination(stream: &TcpStream) -> Option<SocketAddr> {
-    use rustix::net::sockopt::{ip_original_dst, ipv6_original_dst};
-    let here = stream.local_addr().ok()?;
-    let here = SocketAddr::new(here.ip().to_canonical(), here.port());
-    let original = match here {
-        SocketAddr::V4(_) => ip_original_dst(stream).map(SocketAddr::V4),
-        SocketAddr::V6(_) => ipv6_original_dst(stream).map(SocketAddr::V6),
-    };
-    // The socket option fails if the kernel has no connection tracking. In this case, the client
-    // was not redirected.
-    original.ok().filter(|original| *original != here)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn original_destination(_: &TcpStream) -> Option<SocketAddr> {
-    None
 }
 
 /// Everything that is needed to accept the clients of one listener.
