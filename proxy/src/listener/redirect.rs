@@ -17,10 +17,36 @@ pub(super) fn original_destination(stream: &TcpStream) -> Option<SocketAddr> {
     };
     // The socket option fails if the kernel has no connection tracking. In this case, the client
     // was not redirected.
-    original.ok().filter(|original| *original != here)
+    original.ok().filter(|original| is_other(*original, here))
+}
+
+/// True if the addresses differ in their IP address or port. Scope ids and flow labels are not
+/// compared: of a link-local address, only `original` has its scope id.
+#[cfg(target_os = "linux")]
+fn is_other(original: SocketAddr, here: SocketAddr) -> bool {
+    (original.ip(), original.port()) != (here.ip(), here.port())
 }
 
 #[cfg(not(target_os = "linux"))]
 pub(super) fn original_destination(_: &TcpStream) -> Option<SocketAddr> {
     None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_was_redirected_if_its_ip_address_or_port_differs_from_that_of_seawall() {
+        for (original, here, expected) in [
+            ("10.0.0.1:27017", "10.0.0.1:27017", false),
+            ("10.0.0.1:27017", "10.0.0.1:27018", true),
+            ("10.0.0.2:27017", "10.0.0.1:27017", true),
+            ("[fe80::1%2]:27017", "[fe80::1]:27017", false),
+            ("[fe80::2%2]:27017", "[fe80::1]:27017", true),
+        ] {
+            let is_other = is_other(original.parse().unwrap(), here.parse().unwrap());
+            assert_eq!(is_other, expected, "{original} {here}");
+        }
+    }
 }
