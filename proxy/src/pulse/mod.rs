@@ -23,7 +23,10 @@ use tokio::{
 };
 
 use self::counters::Reading;
-use crate::service_account::{ServiceAccount, ServiceConnection, ServiceError};
+use crate::{
+    runtime::OccasionalLog,
+    service_account::{ServiceAccount, ServiceConnection, ServiceError},
+};
 use seawall_command::{
     INTERRUPTED_AT_SHUTDOWN, INTERRUPTED_DUE_TO_REPL_STATE_CHANGE, SHUTDOWN_IN_PROGRESS,
     UNAUTHORIZED,
@@ -157,6 +160,8 @@ impl Pulse {
             settings,
             samples: Arc::clone(&samples),
             cost: Arc::clone(&self.cost),
+            refusals: OccasionalLog::default(),
+            logged_refusal: Mutex::default(),
         };
         let sampled = Sampled {
             account: Arc::clone(&self.account),
@@ -186,6 +191,10 @@ struct Server {
     settings: PulseSettings,
     samples: Arc<Mutex<Samples>>,
     cost: Arc<Mutex<Cost>>,
+    /// Limits the log lines about refusals. The reasons of a server may change with each sample.
+    refusals: OccasionalLog,
+    /// The refusal in the last log line; `None` if the server has returned counters since then.
+    logged_refusal: Mutex<Option<String>>,
 }
 
 /// The connection on which a server is sampled.
@@ -304,6 +313,7 @@ impl Server {
 
     fn record_reply(&self, values: Counters, round_trip: Duration) {
         self.samples.lock().add(SystemTime::now(), true, values);
+        *self.logged_refusal.lock() = None;
         let mut cost = self.cost.lock();
         cost.replies += 1;
         cost.total_time += round_trip;
@@ -323,13 +333,16 @@ impl Server {
         self.samples
             .lock()
             .add(SystemTime::now(), true, Counters::default());
+        let mut logged = self.logged_refusal.lock();
+        let is_new = logged.as_ref() != Some(&refusal);
+        if is_new && self.refusals.count(Instant::now()).is_some() {
+            tracing::warn!(server = %self.address, %refusal, "server refused serverStatus");
+            *logged = Some(refusal.clone());
+        }
+        drop(logged);
         let mut cost = self.cost.lock();
         cost.refused += 1;
-        let is_known = cost.refusals.get(&self.address) == Some(&refusal);
-        if !is_known {
-            tracing::warn!(server = %self.address, %refusal, "server refused serverStatus");
-            cost.refusals.insert(self.address.clone(), refusal);
-        }
+        cost.refusals.insert(self.address.clone(), refusal);
     }
 }
 

@@ -3,7 +3,10 @@ use std::{future::pending, net::Ipv4Addr, sync::mpsc, thread};
 use bson::doc;
 use seawall_auth::NonceSource;
 use seawall_transport::connection::Connector;
-use tokio::{sync::oneshot, time::sleep_until};
+use tokio::{
+    sync::oneshot,
+    time::{advance, sleep_until},
+};
 
 use super::*;
 
@@ -18,6 +21,8 @@ fn server() -> Server {
         },
         samples: Arc::default(),
         cost: Arc::default(),
+        refusals: OccasionalLog::default(),
+        logged_refusal: Mutex::default(),
     }
 }
 
@@ -99,6 +104,25 @@ fn an_error_reply_of_a_server_counts_as_a_reply_and_is_listed_until_the_next_suc
     assert_eq!(server.cost.lock().refusals.len(), 1);
     server.record_reply(Counters::default(), SECOND);
     assert!(server.cost.lock().refusals.is_empty());
+}
+
+/// The reason of a refusal may change with each sample.
+#[tokio::test(start_paused = true)]
+async fn refusals_of_a_server_are_logged_at_most_once_a_minute_and_listed_at_once() {
+    let (server, [first, second]) = (server(), ["Unauthorized (13)", "error (8000)"]);
+    for (seconds, refusal, logged) in [
+        (0, first, first),
+        (1, second, first),
+        (58, first, first),
+        // More than a minute after the last line, a new reason is logged.
+        (2, second, second),
+    ] {
+        advance(SECOND * seconds).await;
+        server.record_refusal(refusal.to_owned());
+        assert_eq!(server.logged_refusal.lock().as_deref(), Some(logged));
+        let cost = server.cost.lock();
+        assert_eq!(cost.refusals["a:1"], refusal);
+    }
 }
 
 /// A server may refuse a `serverStatus` command that excludes parts of the section `metrics`.
