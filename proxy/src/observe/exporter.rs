@@ -14,13 +14,12 @@ use metrics::Label as MetricLabel;
 use tokio::time::Instant;
 
 use seawall_locks::{Mutex, MutexGuard};
-use seawall_stats::{
-    Distribution, Figures, Label, Level, Outcome, Traffic, WeighedSeries, add_weighed,
-};
+use seawall_stats::{Distribution, Figures, Label, Level, Outcome, WeighedSeries, add_weighed};
 
 use super::{
     Namespace, NamespaceSums, ObserveError, Recorder, ServerSums, Shape, ShapeRow, ShapeSums,
     histograms::{HistogramText, Histograms},
+    logins::CollectedTraffic,
     metric_handles::Metrics,
     metric_name::MetricName,
     own::CpuTimes,
@@ -145,6 +144,7 @@ pub struct Exporter {
     pub(super) metrics: Arc<Metrics>,
     pub(super) recorder: Arc<Recorder>,
     pub(super) collected: Mutex<Collected>,
+    pub(super) traffic: Mutex<CollectedTraffic>,
     pub(super) cpu: Mutex<CpuTimes>,
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     keeps_seconds: bool,
@@ -171,6 +171,7 @@ impl Exporter {
             metrics: Arc::clone(&recorder.metrics),
             recorder,
             collected: Mutex::new(Collected::new()?),
+            traffic: Mutex::default(),
             cpu: Mutex::default(),
             keeps_seconds,
             info: Mutex::new(None),
@@ -346,13 +347,6 @@ impl Exporter {
         let mut collected = self.collect_all();
         let whole = std::mem::take(&mut collected.whole);
         (std::mem::take(&mut collected.second), whole)
-    }
-
-    /// Returns the numbers of connections, logins and refusals since the last call.
-    pub(crate) fn take_traffic(&self) -> Traffic {
-        let mut traffic = self.recorder.clients.take_traffic();
-        self.recorder.logins.add_to(&mut traffic);
-        traffic
     }
 
     /// Counts a client storm (a sudden rise in the number of short-lived client connections) that

@@ -1,7 +1,9 @@
-//! Counts of logins, of established server connections, and of refused clients and operations.
+//! Counts of connections and logins, and of refused clients and operations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::Exporter;
+use seawall_locks::MutexGuard;
 use seawall_stats::Traffic;
 
 /// Counts since the last [`Logins::add_to`]. Many tasks add to them without a lock.
@@ -28,5 +30,97 @@ impl Logins {
         traffic.server_connections += take(&self.server_connections);
         traffic.refusals += take(&self.refusals);
         traffic.shed_operations += take(&self.shed_operations);
+    }
+}
+
+/// Numbers of connections and logins since Seawall started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ConnectionTotals {
+    /// Number of accepted client connections.
+    pub(crate) client_connections: u64,
+    /// Number of logins of clients, with any result.
+    pub(crate) client_authentications: u64,
+    /// Number of server connections established.
+    pub(crate) server_connections: u64,
+    /// Number of logins of Seawall and of relayed clients at servers, with any result.
+    pub(crate) server_authentications: u64,
+}
+
+impl ConnectionTotals {
+    fn add(&mut self, traffic: &Traffic) {
+        self.client_connections += traffic.arrivals;
+        self.client_authentications += traffic.client_authentications;
+        self.server_connections += traffic.server_connections;
+        self.server_authentications += traffic.server_authentications;
+    }
+}
+
+/// The counts of connections and logins that the exporter has collected.
+#[derive(Debug, Default)]
+pub(super) struct CollectedTraffic {
+    totals: ConnectionTotals,
+    /// Counts since the last call of [`Exporter::take_traffic`].
+    latest: Traffic,
+}
+
+impl Exporter {
+    /// Returns the numbers of connections, logins and refusals since the last call.
+    pub(crate) fn take_traffic(&self) -> Traffic {
+        std::mem::take(&mut self.collect_traffic().latest)
+    }
+
+    /// Returns the numbers of connections and logins since Seawall started.
+    pub(crate) fn connection_totals(&self) -> ConnectionTotals {
+        self.collect_traffic().totals
+    }
+
+    fn collect_traffic(&self) -> MutexGuard<'_, CollectedTraffic> {
+        let mut collected = self.traffic.lock();
+        let mut fresh = self.recorder.clients.take_traffic();
+        self.recorder.logins.add_to(&mut fresh);
+        collected.totals.add(&fresh);
+        collected.latest.merge(&fresh);
+        collected
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::observe::Observer;
+
+    #[test]
+    fn connection_totals_include_counts_that_were_already_taken_for_the_history() {
+        let Observer {
+            recorder,
+            clients,
+            exporter,
+        } = Observer::without_shapes();
+        let server = recorder.server("a:1");
+        for second in 1..=2 {
+            drop(clients.connected("client".into(), None));
+            for result in ["ok", "refused"] {
+                recorder.count_client_login("SCRAM-SHA-256", result, Duration::ZERO);
+            }
+            for is_ok in [true, true, false] {
+                server.count_login("SCRAM-SHA-256", is_ok);
+            }
+            (0..4).for_each(|_| server.count_created_connection());
+            let expected = ConnectionTotals {
+                client_connections: second,
+                client_authentications: second * 2,
+                server_authentications: second * 3,
+                server_connections: second * 4,
+            };
+            assert_eq!(exporter.connection_totals(), expected);
+            let traffic = exporter.take_traffic();
+            assert_eq!(traffic.arrivals, 1);
+            assert_eq!(traffic.client_authentications, 2);
+            assert_eq!(traffic.server_authentications, 3);
+            assert_eq!(traffic.server_connections, 4);
+            assert_eq!(exporter.connection_totals(), expected);
+        }
     }
 }

@@ -66,6 +66,7 @@ pub(crate) use self::{
     clients::close,
     exporter::{CertificateSeries, LeftOutLines, code_name},
     json_text::write_escaped,
+    logins::ConnectionTotals,
     own::{open_descriptors, process_cpu, resident_bytes},
     process::{HistoryLosses, Memory},
     protobuf::PROTOBUF,
