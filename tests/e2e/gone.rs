@@ -6,11 +6,12 @@ use std::time::Duration;
 use mongodb::{
     Client,
     bson::{Document, doc},
+    options::WriteConcern,
 };
 use seawall_api::Pools;
 use seawall_tests::{
     eventually::eventually,
-    mongod::{NewUser, Options, Standalone, create_user},
+    mongod::{NewUser, Options, ReplicaSet, Standalone, create_user},
     raw::{KeyCache, Login, OpMsg, RawClient, message::MORE_TO_COME},
     seawall::{self, Seawall},
 };
@@ -38,12 +39,7 @@ impl Scene {
     async fn start(max_pool_size: usize) -> Self {
         let server = Standalone::start(Options::with_auth()).await.unwrap();
         let root = server.client().unwrap();
-        let user = NewUser::new("admin", "reader", "secret").role("readWrite", "gone");
-        create_user(&root, &user).await.unwrap();
-        let things = root.database("gone").collection("things");
-        // A read takes 30 s for each document, so no read reaches its end during a test.
-        let documents = (0..20).map(|id| doc! {"_id": id});
-        things.insert_many(documents).await.unwrap();
+        let login = prepare(&root, 1).await;
         let options = seawall::Options {
             toml: format!(
                 "[pool]\nmax_pool_size = {max_pool_size}\nmax_connecting = 20\nwait_queue_timeout_ms = 60000"
@@ -55,7 +51,7 @@ impl Scene {
             root,
             server,
             seawall,
-            login: user.login().keys(&KeyCache::default()),
+            login,
         }
     }
 
@@ -77,19 +73,8 @@ impl Scene {
         clients
     }
 
-    /// Number of long reads that run on the server at this moment.
     async fn running(&self) -> usize {
-        let admin = self.root.database("admin");
-        let pipeline = [
-            doc! {"$currentOp": {"allUsers": true}},
-            doc! {"$match": {"active": true, "command.find": "things"}},
-            doc! {"$count": "n"},
-        ];
-        let mut found = admin.aggregate(pipeline).await.unwrap();
-        match found.advance().await.unwrap() {
-            true => usize::try_from(found.current().get_i32("n").unwrap()).unwrap(),
-            false => 0,
-        }
+        running(&self.root).await
     }
 
     /// Begins a read, disconnects the client, and waits until the read has ended at the server.
@@ -109,10 +94,44 @@ impl Scene {
     }
 }
 
+/// Creates the user and the documents of the reads, on this number of members. Returns the login of
+/// the user.
+async fn prepare(root: &Client, members: u32) -> Login {
+    let user = NewUser::new("admin", "reader", "secret").role("readWrite", "gone");
+    create_user(root, &user).await.unwrap();
+    let things = root.database("gone").collection("things");
+    // A read takes 30 s for each document, so no read reaches its end during a test.
+    let documents = (0..20).map(|id| doc! {"_id": id});
+    things
+        .insert_many(documents)
+        .write_concern(WriteConcern::builder().w(Some(members.into())).build())
+        .await
+        .unwrap();
+    user.login().keys(&KeyCache::default())
+}
+
+/// Number of long reads that run at this moment on the server of `root`.
+async fn running(root: &Client) -> usize {
+    let pipeline = [
+        doc! {"$currentOp": {"allUsers": true}},
+        doc! {"$match": {"active": true, "command.find": "things"}},
+        doc! {"$count": "n"},
+    ];
+    let mut found = root.database("admin").aggregate(pipeline).await.unwrap();
+    match found.advance().await.unwrap() {
+        true => usize::try_from(found.current().get_i32("n").unwrap()).unwrap(),
+        false => 0,
+    }
+}
+
 /// A read that takes 30 s for each document.
 fn long_read() -> OpMsg {
+    OpMsg::new(long_find())
+}
+
+fn long_find() -> Document {
     let filter = doc! {"$where": "sleep(30000) || true"};
-    OpMsg::new(doc! {"find": "things", "filter": filter, "$db": "gone"})
+    doc! {"find": "things", "filter": filter, "$db": "gone"}
 }
 
 fn count(n: usize) -> f64 {
@@ -169,6 +188,33 @@ async fn reads_of_disconnected_clients_end_and_their_server_connections_are_kept
         now - created <= closed,
         "expected at most {closed} new connections: {created} created before, {now} now"
     );
+}
+
+/// Seawall finds the read with `$currentOp`, which a secondary refuses without a read preference.
+#[tokio::test]
+async fn the_read_of_a_disconnected_client_ends_on_a_secondary_too() {
+    let set = ReplicaSet::start(2, Options::with_auth()).await.unwrap();
+    let login = prepare(&set.client().await.unwrap(), 2).await;
+    let seawall = Seawall::start(&set.uri()).await;
+    let address = seawall.address().parse().unwrap();
+    let mut client = RawClient::connect(address).await.unwrap();
+    assert!(client.login(&login).await.unwrap().is_authenticated());
+    let mut find = long_find();
+    find.insert("$readPreference", doc! {"mode": "secondary"});
+    client.send(&OpMsg::new(find)).await.unwrap();
+    let secondary = set.direct_client(set.secondaries().await[0]).unwrap();
+    eventually(LIMIT, async || running(&secondary).await == 1)
+        .await
+        .unwrap();
+    drop(client);
+    eventually(LIMIT, async || running(&secondary).await == 0)
+        .await
+        .unwrap();
+    let ended = async || {
+        let ended = seawall.metric("seawall_server_operations_ended_total", &[]);
+        ended.await == 1.0
+    };
+    eventually(LIMIT, ended).await.unwrap();
 }
 
 /// Seawall sends `killOp` on an extra server connection. It keeps this connection, and sends later

@@ -26,7 +26,7 @@ use crate::runtime::OccasionalLog;
 use seawall_auth::{Identity, IdentityId};
 use seawall_locks::Mutex;
 use seawall_transport::connection::{
-    Connection, ControlError, EstablishError, Generation, ServerAddress,
+    Connection, ControlError, EstablishError, Generation, ServerAddress, reply_is_ok,
 };
 
 /// How long the extra connection (the connection on which Seawall sends `killOp`) is kept after its
@@ -79,6 +79,15 @@ enum EndError {
     /// A command got no reply within [`REPLY_LIMIT`].
     #[error("no reply arrived within {} s", REPLY_LIMIT.as_secs())]
     TimedOut,
+    /// The server refused to list the running operations.
+    #[error("the server refused to list the running operations, with code {code}")]
+    Refused {
+        /// The error code; 0 if the reply has none.
+        code: i32,
+    },
+    /// The reply to `$currentOp` has no list of operations.
+    #[error("the reply to $currentOp has no list of operations")]
+    NoList,
 }
 
 /// A read to be ended, identified by the id that the server gave to the read's connection.
@@ -348,8 +357,11 @@ impl KillOpWorker<'_> {
             // request exists, the connection runs the abandoned read and no later operation.
             if reads.any(Read::is_wanted) {
                 let kill = rawdoc! { "killOp": 1, "op": operation, "$db": "admin" };
-                run(connection, &kill).await?;
-                self.pool.metrics.count_ended_operation();
+                let reply = run(connection, &kill).await?;
+                // A server refuses the `killOp` of an ordinary user if the operation has ended.
+                if reply_is_ok(&reply).is_ok() {
+                    self.pool.metrics.count_ended_operation();
+                }
             }
         }
         Ok(())
@@ -385,9 +397,12 @@ async fn running(
         ],
         "cursor": { "batchSize": i32::MAX },
         "$db": "admin",
+        // Without this element, a secondary refuses the command.
+        "$readPreference": { "mode": "primaryPreferred" },
     };
     let reply = run(connection, &command).await?;
-    Ok(operations(&reply).unwrap_or_default())
+    reply_is_ok(&reply).map_err(|(code, _)| EndError::Refused { code })?;
+    operations(&reply).ok_or(EndError::NoList)
 }
 
 fn operations(reply: &RawDocumentBuf) -> Option<Vec<(i64, RawBson)>> {

@@ -1,4 +1,5 @@
-//! Tests of how Seawall ends reads. A scripted server runs one read on each connection.
+//! Tests of how Seawall ends reads. A scripted server runs one read on each connection. The server
+//! is a secondary.
 //!
 //! The clock is paused. Without calls of `advance`, the clock advances only when all tasks are
 //! idle. So the time does not change while a test polls the list of ended operations.
@@ -19,7 +20,7 @@ use super::{
     tests::{identity, limits},
 };
 use crate::{
-    observe::Recorder,
+    observe::Observer,
     scripted::{Response, ScriptedServer},
 };
 use seawall_auth::{Identity, NonceSource};
@@ -35,11 +36,26 @@ const LOGIN_INTERVAL: Duration = Duration::from_secs(1);
 /// A connection id that does not fit into a BSON `int`, so it is written as a `long`.
 const LONG: i64 = 1 << 40;
 
+/// The id of a connection whose read ends before `killOp` arrives.
+const ENDED: i64 = 100;
+
+/// The id of a connection without an operation.
+const IDLE: i64 = 101;
+
+/// The id of a connection whose operations the server refuses to list.
+const REFUSED: i64 = 102;
+
+/// Error codes of servers.
+const UNAUTHORIZED: i32 = 13;
+const NOT_PRIMARY_NO_SECONDARY_OK: i32 = 13435;
+
 /// The events that the scripted server has recorded, and its behaviour.
 #[derive(Debug, Default)]
 struct Log {
     /// True if the server closes a connection when a command arrives on it, and sends no reply.
     closes_connections: bool,
+    /// The connections of each request to list operations.
+    listed: Vec<Vec<i64>>,
     /// Number of connections accepted so far. Their ids begin at 1.
     connections: usize,
     /// The ids of the connections that have been closed.
@@ -77,15 +93,30 @@ fn row(connection: i64) -> RawDocumentBuf {
 
 fn respond(log: &mut Log, id: usize, command: &RawDocument) -> RawDocumentBuf {
     if let Some(connections) = requested_connections(command) {
-        let rows: RawArrayBuf = connections.into_iter().map(row).collect();
+        log.listed.push(connections.clone());
+        if command.get_document("$readPreference").is_err() {
+            return error(NOT_PRIMARY_NO_SECONDARY_OK);
+        }
+        if connections.contains(&REFUSED) {
+            return error(UNAUTHORIZED);
+        }
+        let connections = connections.into_iter().filter(|id| *id != IDLE);
+        let rows: RawArrayBuf = connections.map(row).collect();
         return rawdoc! { "cursor": { "firstBatch": rows }, "ok": 1 };
     }
     if command.get_i32("killOp").is_ok()
         && let Ok(operation) = command.get_str("op")
     {
+        if operation == operation_of(ENDED) {
+            return error(UNAUTHORIZED);
+        }
         log.ended.push((id, operation.to_owned()));
     }
     rawdoc! { "ok": 1, "maxWireVersion": 17 }
+}
+
+fn error(code: i32) -> RawDocumentBuf {
+    rawdoc! { "ok": 0, "code": code, "errmsg": "refused" }
 }
 
 /// One connection at the server. Dropping it records that the connection was closed.
@@ -119,6 +150,7 @@ impl Drop for Accepted {
 /// A server, and a pool of connections to it.
 struct Scene {
     connector: Connector,
+    observer: Observer,
     pool: Arc<ServerPool>,
     log: Arc<Mutex<Log>>,
     _server: ScriptedServer,
@@ -135,10 +167,12 @@ impl Scene {
         let server = server.await;
         let nonces = Arc::new(NonceSource::new().unwrap());
         let connector = Connector::new(None, Vec::new(), Duration::from_secs(10), nonces);
-        let metrics = Recorder::without_shapes().server("test");
+        let observer = Observer::without_shapes();
+        let metrics = observer.recorder.server("test");
         let (address, runtime) = (server.address().clone(), Handle::current());
         Self {
             pool: ServerPool::new(address, limits(), connector.clone(), metrics, runtime),
+            observer,
             connector,
             log,
             _server: server,
@@ -184,6 +218,32 @@ async fn abandoned_reads_of_one_user_are_killed_over_one_connection() {
     let _requests = [7, LONG].map(|connection| scene.end_read(&user, connection));
     let ended = [7, LONG].map(|connection| (1, operation_of(connection)));
     assert_eq!(scene.ended(2).await, ended);
+}
+
+/// An ordinary user may kill only its own operations. So a server refuses the `killOp` of such a
+/// user if the operation has ended.
+#[tokio::test(start_paused = true)]
+async fn a_read_that_ends_before_kill_op_arrives_is_not_counted_as_killed() {
+    let (scene, user) = (Scene::new().await, identity("u"));
+    let _requests = [7, ENDED].map(|connection| scene.end_read(&user, connection));
+    scene.ended(1).await;
+    // Seawall sends the next request only after it has received the replies to both `killOp`.
+    let _next = scene.end_read(&user, IDLE);
+    let is_next = |log: &Log| log.listed.last().is_some_and(|listed| *listed == [IDLE]);
+    scene.eventually(is_next).await;
+    let text = scene.observer.exporter.render();
+    let expected = "seawall_server_operations_ended_total{server=\"test\"} 1\n";
+    assert!(text.contains(expected), "{text}");
+}
+
+/// Seawall sends `killOp` on an extra connection outside the pool. For example, this connection has
+/// lost its user, and a new connection has the user again.
+#[tokio::test(start_paused = true)]
+async fn the_connection_for_kill_op_is_closed_if_the_server_refuses_to_list_the_operations() {
+    let (scene, user) = (Scene::new().await, identity("u"));
+    let _request = scene.end_read(&user, REFUSED);
+    scene.eventually(|log| log.closed == [1]).await;
+    assert_eq!(scene.log.lock().listed, [[REFUSED]]);
 }
 
 /// Seawall sends `killOp` on an extra connection, and keeps this connection for ten seconds after
