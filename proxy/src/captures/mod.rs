@@ -275,10 +275,11 @@ struct KeptBytes {
 }
 
 impl KeptBytes {
-    /// Measures the captures that `list` returns, except the capture that is running.
+    /// Measures the captures that `list` returns, except the capture that is running. If `list`
+    /// fails, the last measured size stays.
     fn measure(&self, list: impl FnOnce() -> io::Result<Vec<Kept>>, running: &Running) {
         let _measuring = self.measuring.lock();
-        let kept = list().unwrap_or_default();
+        let Ok(kept) = list() else { return };
         // A capture may have begun while the directory was read.
         let running = running.id();
         let ended = kept

@@ -57,3 +57,18 @@ fn captures_that_were_deleted_on_the_disk_are_not_counted_even_without_a_retenti
     captures.clean();
     assert_eq!(captures.figures().kept_bytes, 0);
 }
+
+/// `kept_bytes` becomes the metric `seawall_capture_bytes`. For example, the process has no free
+/// descriptor to read the directory.
+#[test]
+fn the_size_of_the_captures_on_disk_stays_the_same_while_the_directory_cannot_be_read() {
+    let folder = Folder::new("unreadable");
+    let captures = folder.captures(|_| {});
+    let capture = captures.start(plan()).unwrap();
+    captures.stop(&id_of(&capture)).unwrap();
+    let measured = captures.figures().kept_bytes;
+    assert!(measured > 0);
+    let unreadable = || Err(io::ErrorKind::PermissionDenied.into());
+    captures.kept.measure(unreadable, &captures.running);
+    assert_eq!(captures.figures().kept_bytes, measured);
+}
