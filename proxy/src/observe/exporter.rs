@@ -14,12 +14,14 @@ use metrics::Label as MetricLabel;
 use tokio::time::Instant;
 
 use seawall_locks::{Mutex, MutexGuard};
-use seawall_stats::{Distribution, Figures, Label, Level, Outcome, WeighedSeries, add_weighed};
+use seawall_stats::{
+    Distribution, Figures, Label, Level, Outcome, Traffic, WeighedSeries, add_weighed,
+};
 
 use super::{
     Namespace, NamespaceSums, ObserveError, Recorder, ServerSums, Shape, ShapeRow, ShapeSums,
     histograms::{HistogramText, Histograms},
-    logins::CollectedTraffic,
+    logins::{CollectedTraffic, ConnectionTotals},
     metric_handles::Metrics,
     metric_name::MetricName,
     own::CpuTimes,
@@ -144,7 +146,7 @@ pub struct Exporter {
     pub(super) metrics: Arc<Metrics>,
     pub(super) recorder: Arc<Recorder>,
     pub(super) collected: Mutex<Collected>,
-    pub(super) traffic: Mutex<CollectedTraffic>,
+    traffic: Mutex<CollectedTraffic>,
     pub(super) cpu: Mutex<CpuTimes>,
     /// True if the figures of each second are kept for [`Exporter::take_second`].
     keeps_seconds: bool,
@@ -347,6 +349,24 @@ impl Exporter {
         let mut collected = self.collect_all();
         let whole = std::mem::take(&mut collected.whole);
         (std::mem::take(&mut collected.second), whole)
+    }
+
+    /// Returns the numbers of connections, logins and refusals since the last call.
+    pub(crate) fn take_traffic(&self) -> Traffic {
+        self.collect_traffic().take()
+    }
+
+    /// Returns the numbers of connections and logins since Seawall started.
+    pub(crate) fn connection_totals(&self) -> ConnectionTotals {
+        self.collect_traffic().totals()
+    }
+
+    fn collect_traffic(&self) -> MutexGuard<'_, CollectedTraffic> {
+        let mut collected = self.traffic.lock();
+        let mut fresh = self.recorder.clients.take_traffic();
+        self.recorder.logins.add_to(&mut fresh);
+        collected.add(&fresh);
+        collected
     }
 
     /// Counts a client storm (a sudden rise in the number of short-lived client connections) that

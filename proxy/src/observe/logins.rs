@@ -2,8 +2,6 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Exporter;
-use seawall_locks::MutexGuard;
 use seawall_stats::Traffic;
 
 /// Counts since the last [`Logins::add_to`]. Many tasks add to them without a lock.
@@ -59,28 +57,25 @@ impl ConnectionTotals {
 #[derive(Debug, Default)]
 pub(super) struct CollectedTraffic {
     totals: ConnectionTotals,
-    /// Counts since the last call of [`Exporter::take_traffic`].
+    /// The counts that [`Self::take`] has not returned yet.
     latest: Traffic,
 }
 
-impl Exporter {
-    /// Returns the numbers of connections, logins and refusals since the last call.
-    pub(crate) fn take_traffic(&self) -> Traffic {
-        std::mem::take(&mut self.collect_traffic().latest)
+impl CollectedTraffic {
+    /// Adds the counts since the last call.
+    pub(super) fn add(&mut self, fresh: &Traffic) {
+        self.totals.add(fresh);
+        self.latest.merge(fresh);
     }
 
-    /// Returns the numbers of connections and logins since Seawall started.
-    pub(crate) fn connection_totals(&self) -> ConnectionTotals {
-        self.collect_traffic().totals
+    /// Returns the counts that were added since the last call.
+    pub(super) fn take(&mut self) -> Traffic {
+        std::mem::take(&mut self.latest)
     }
 
-    fn collect_traffic(&self) -> MutexGuard<'_, CollectedTraffic> {
-        let mut collected = self.traffic.lock();
-        let mut fresh = self.recorder.clients.take_traffic();
-        self.recorder.logins.add_to(&mut fresh);
-        collected.totals.add(&fresh);
-        collected.latest.merge(&fresh);
-        collected
+    /// The sums of all counts that were added.
+    pub(super) fn totals(&self) -> ConnectionTotals {
+        self.totals
     }
 }
 
