@@ -1,5 +1,6 @@
 //! Monitoring by the official driver. Its events update Seawall's topology description.
 
+mod account;
 mod seeds;
 
 use std::{
@@ -17,8 +18,8 @@ use mongodb::{
         sdam::{SdamEvent, TopologyDescription},
     },
     options::{
-        AuthMechanism, ClientOptions, Compressor, ServerAddress as DriverAddress,
-        ServerMonitoringMode, Tls, TlsOptions,
+        ClientOptions, Compressor, ServerAddress as DriverAddress, ServerMonitoringMode, Tls,
+        TlsOptions,
     },
 };
 use tokio::{
@@ -28,7 +29,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
-use self::seeds::{Found, Seeds};
+use self::{
+    account::service_account_in,
+    seeds::{Found, Seeds},
+};
 use super::{
     Member, Topology,
     description::{ServerDescription, ServerType, TopologyType},
@@ -36,9 +40,8 @@ use super::{
     probe,
 };
 use crate::{pool::ServerPool, runtime::OccasionalLog};
-use seawall_auth::Mechanism;
 use seawall_locks::Mutex;
-use seawall_transport::connection::{Account, LoginMethod, Password, ServerAddress};
+use seawall_transport::connection::{Account, Password, ServerAddress};
 
 /// The port of a server whose address contains no port.
 const DEFAULT_PORT: u16 = 27017;
@@ -139,37 +142,6 @@ pub struct DeploymentOptions {
     /// connection string itself contains.
     written: Box<ClientOptions>,
 }
-
-/// The service account that the connection string describes; `None` if the connection string has no
-/// user.
-///
-/// # Errors
-/// [`DeploymentError::Unsupported`] for a mechanism that Seawall does not support.
-fn service_account_in(options: &ClientOptions) -> Result<Option<Account>, DeploymentError> {
-    let Some(credential) = &options.credential else {
-        return Ok(None);
-    };
-    let mechanism = credential.mechanism.as_ref();
-    let password = Password::new(credential.password.clone().unwrap_or_default());
-    let scram = |mechanism| LoginMethod::Scram {
-        mechanism,
-        password: password.clone(),
-    };
-    let (method, default_source) = match mechanism {
-        None => (scram(None), "admin"),
-        Some(AuthMechanism::ScramSha1) => (scram(Some(Mechanism::ScramSha1)), "admin"),
-        Some(AuthMechanism::ScramSha256) => (scram(Some(Mechanism::ScramSha256)), "admin"),
-        Some(AuthMechanism::Plain) => (LoginMethod::Plain { password }, EXTERNAL),
-        Some(AuthMechanism::MongoDbX509) => (LoginMethod::Certificate, EXTERNAL),
-        Some(_) => return Err(DeploymentError::Unsupported("this value of authMechanism")),
-    };
-    let source = credential.source.as_deref().unwrap_or(default_source);
-    let name = credential.username.as_deref().unwrap_or_default();
-    Ok(Some(Account::new(name, source, method)))
-}
-
-/// The database of users that another system than MongoDB defines.
-const EXTERNAL: &str = "$external";
 
 impl fmt::Debug for DeploymentOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

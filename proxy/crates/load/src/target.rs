@@ -132,7 +132,9 @@ impl Target {
             };
             Ok(User {
                 name: credential.username.unwrap_or_default(),
-                password: credential.password.unwrap_or_default(),
+                password: credential
+                    .password
+                    .ok_or(TargetError::Unsupported("a user without a password"))?,
                 source: credential.source.unwrap_or_else(|| "admin".to_owned()),
                 mechanism,
             })
@@ -325,9 +327,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_mechanism_other_than_scram_is_an_error() {
-        let target = Target::parse("mongodb://127.0.0.1/?authMechanism=MONGODB-X509").await;
-        assert!(matches!(target, Err(TargetError::Unsupported(_))));
+    async fn a_mechanism_other_than_scram_and_a_user_without_a_password_are_errors() {
+        for uri in [
+            "mongodb://127.0.0.1/?authMechanism=MONGODB-X509",
+            "mongodb://me@127.0.0.1/",
+        ] {
+            let target = Target::parse(uri).await;
+            let is_refused = matches!(target, Err(TargetError::Unsupported(_)));
+            assert!(is_refused, "{uri}");
+        }
     }
 
     #[tokio::test]
