@@ -456,15 +456,21 @@ impl Inner {
             self.close_excess_of_users(&mut todo);
         }
         self.close_excess_of_server(&mut todo);
+        self.serve_all_users(now, &mut todo);
+        todo
+    }
+
+    /// Hands available connections to the waiters of all users, and then establishes the
+    /// connections that the waiters still need, as far as the limits allow.
+    fn serve_all_users(&mut self, now: Instant, todo: &mut Todo) {
         let ids: Vec<_> = self.users.keys().copied().collect();
         for id in &ids {
-            self.hand_over(*id, now, &mut todo);
+            self.hand_over(*id, now, todo);
         }
         let mut searches = RoomSearches::default();
         for id in ids {
-            self.use_room_in(&mut searches, id, &mut todo);
+            self.use_room_in(&mut searches, id, todo);
         }
-        todo
     }
 
     /// Closes available connections over `max_pool_size`. The connections that have been unused for

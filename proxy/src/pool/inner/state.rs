@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use super::{
     super::{CheckOutError, slots::ResetCause},
     Inner, Todo,
-    room_searches::RoomSearches,
 };
 use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
@@ -119,14 +118,7 @@ impl Inner {
         if !was_suspect {
             return todo;
         }
-        let ids: Vec<_> = self.users.keys().copied().collect();
-        for id in &ids {
-            self.hand_over(*id, now, &mut todo);
-        }
-        let mut searches = RoomSearches::default();
-        for id in ids {
-            self.use_room_in(&mut searches, id, &mut todo);
-        }
+        self.serve_all_users(now, &mut todo);
         todo
     }
 
