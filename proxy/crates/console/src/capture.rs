@@ -16,6 +16,7 @@ use tokio::{
 
 use crate::{
     admin_client::{self, Endpoint},
+    control::Show,
     exit::{Exit, complain, print_line},
     figures,
 };
@@ -52,7 +53,7 @@ enum Action {
     /// Start a capture: the same as without a subcommand.
     Start(Start),
     /// List the running capture and the captures on disk.
-    List(List),
+    List(Show),
     /// Stop the running capture.
     Stop(OfOne),
     /// Delete a capture that has ended.
@@ -118,15 +119,6 @@ enum Redact {
 }
 
 #[derive(Debug, Args)]
-struct List {
-    #[command(flatten)]
-    admin: Endpoint,
-    /// Print JSON instead of a table.
-    #[arg(long)]
-    json: bool,
-}
-
-#[derive(Debug, Args)]
 struct OfOne {
     #[command(flatten)]
     admin: Endpoint,
@@ -139,7 +131,7 @@ pub async fn run(arguments: Arguments) -> Exit {
     let ended = match arguments.action {
         None => start(arguments.start).await,
         Some(Action::Start(arguments)) => start(arguments).await,
-        Some(Action::List(arguments)) => list(&arguments).await,
+        Some(Action::List(show)) => Ok(list(&show).await),
         Some(Action::Stop(of)) => stop(&of).await,
         Some(Action::Delete(of)) => delete(&of).await,
     };
@@ -347,18 +339,15 @@ async fn find(client: &AdminClient, id: &str) -> Result<Capture, Failure> {
     found.ok_or_else(|| Failure::Arguments(format!("capture {id} was deleted")))
 }
 
-async fn list(arguments: &List) -> Result<Exit, Failure> {
-    let client = client_of(&arguments.admin)?;
-    if arguments.json {
-        let json = client.ask_for_json(CAPTURES).await?;
-        return Ok(print_line(&format!("{json:#}")));
-    }
-    let captures: Captures = client.ask(CAPTURES).await?;
-    let mut lines = rows(&captures);
-    if let Some(why) = &captures.unavailable {
-        lines.push(format!("no capture can start: {}", figures::printable(why)));
-    }
-    Ok(print_line(&lines.join("\n")))
+async fn list(show: &Show) -> Exit {
+    let lines = |captures: &Captures| {
+        let mut lines = rows(captures);
+        if let Some(why) = &captures.unavailable {
+            lines.push(format!("no capture can start: {}", figures::printable(why)));
+        }
+        lines
+    };
+    show.run(CAPTURES, lines).await
 }
 
 async fn stop(of: &OfOne) -> Result<Exit, Failure> {

@@ -226,7 +226,7 @@ impl Wait {
 impl Show {
     /// Sends a request to `path` of the admin API, and prints the reply as JSON or as the lines
     /// that `lines` returns.
-    async fn run<T: DeserializeOwned>(
+    pub(super) async fn run<T: DeserializeOwned>(
         &self,
         path: &str,
         lines: impl Fn(&T) -> Vec<String>,
