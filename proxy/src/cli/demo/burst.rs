@@ -52,10 +52,7 @@ pub(super) async fn measure(
     let after = deployment.counts().await?;
     Ok(Burst {
         time,
-        server: ServerCounts {
-            connections: after.connections - before.connections,
-            authentications: after.authentications - before.authentications,
-        },
+        server: after.since(before),
     })
 }
 

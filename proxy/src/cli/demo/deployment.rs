@@ -39,8 +39,35 @@ impl fmt::Debug for Deployment {
 /// connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerCounts {
-    pub(super) connections: i64,
-    pub(super) authentications: i64,
+    /// `None` if the mongod does not report the number of connections.
+    pub(super) connections: Option<i64>,
+    /// `None` if the mongod does not count logins. Only versions from 4.4 on count them.
+    pub(super) authentications: Option<i64>,
+}
+
+impl ServerCounts {
+    /// The counters in a reply to `serverStatus`.
+    fn of(status: &Document) -> Self {
+        let [a, b, c] = ["security", "authentication", "mechanisms"];
+        let authentications = ["SCRAM-SHA-256", "SCRAM-SHA-1"]
+            .map(|mechanism| number(status, &[a, b, c, mechanism, "authenticate", "successful"]));
+        Self {
+            connections: number(status, &["connections", "totalCreated"]),
+            authentications: authentications
+                .into_iter()
+                .flatten()
+                .reduce(|sum, more| sum + more),
+        }
+    }
+
+    /// The increase of the counters since `before`.
+    pub(super) fn since(self, before: Self) -> Self {
+        let increase = |now: Option<i64>, before: Option<i64>| Some(now? - before?);
+        Self {
+            connections: increase(self.connections, before.connections),
+            authentications: increase(self.authentications, before.authentications),
+        }
+    }
 }
 
 impl Deployment {
@@ -103,32 +130,19 @@ impl Deployment {
     pub(super) async fn counts(&self) -> Result<ServerCounts, Failure> {
         let command = doc! { "serverStatus": 1 };
         let status = self.root.database("admin").run_command(command).await?;
-        let connections = number(&status, &["connections", "totalCreated"]);
-        let mechanisms = ["security", "authentication", "mechanisms"];
-        let authentications = ["SCRAM-SHA-256", "SCRAM-SHA-1"].map(|mechanism| {
-            let [a, b, c] = mechanisms;
-            number(&status, &[a, b, c, mechanism, "authenticate", "successful"])
-        });
-        Ok(ServerCounts {
-            connections,
-            authentications: authentications.iter().sum(),
-        })
+        Ok(ServerCounts::of(&status))
     }
 }
 
-fn number(document: &Document, path: &[&str]) -> i64 {
-    let (Some((last, parents)), mut document) = (path.split_last(), document) else {
-        return 0;
-    };
+/// The number at the end of a path; `None` if there is none.
+fn number(document: &Document, path: &[&str]) -> Option<i64> {
+    let (last, parents) = path.split_last()?;
+    let mut document = document;
     for parent in parents {
-        let Ok(child) = document.get_document(parent) else {
-            return 0;
-        };
-        document = child;
+        document = document.get_document(parent).ok()?;
     }
     let long = document.get_i64(last);
-    long.or_else(|_| document.get_i32(last).map(i64::from))
-        .unwrap_or(0)
+    long.or_else(|_| document.get_i32(last).map(i64::from)).ok()
 }
 
 fn credential(user: &str, password: &str) -> Credential {
@@ -158,16 +172,38 @@ const ROOT: &str = "root";
 mod tests {
     use super::*;
 
+    /// Versions before 4.4 have no section `security.authentication`.
     #[test]
-    fn a_number_is_found_by_its_path_and_is_zero_if_missing() {
+    fn the_logins_of_both_mechanisms_are_added_up_and_are_unknown_without_counters() {
+        let logins = |successful: i64| doc! { "authenticate": { "successful": successful } };
+        let mut status = doc! { "connections": { "totalCreated": 7 } };
+        let counts = ServerCounts::of(&status);
+        assert_eq!(
+            (counts.connections, counts.authentications),
+            (Some(7), None)
+        );
+        let mechanisms = doc! { "SCRAM-SHA-1": logins(1), "SCRAM-SHA-256": logins(2) };
+        status.insert(
+            "security",
+            doc! { "authentication": { "mechanisms": mechanisms } },
+        );
+        assert_eq!(ServerCounts::of(&status).authentications, Some(3));
+        assert_eq!(
+            ServerCounts::of(&status).since(counts).authentications,
+            None
+        );
+    }
+
+    #[test]
+    fn a_number_is_found_by_its_path() {
         let document = doc! { "a": { "b": 3_i32, "c": 4_i64, "d": "x" } };
         let cases = [
-            (vec!["a", "b"], 3),
-            (vec!["a", "c"], 4),
-            (vec!["a", "d"], 0),
-            (vec!["a", "e"], 0),
-            (vec!["b", "b"], 0),
-            (vec![], 0),
+            (vec!["a", "b"], Some(3)),
+            (vec!["a", "c"], Some(4)),
+            (vec!["a", "d"], None),
+            (vec!["a", "e"], None),
+            (vec!["b", "b"], None),
+            (vec![], None),
         ];
         for (path, expected) in cases {
             assert_eq!(number(&document, &path), expected, "{path:?}");

@@ -106,31 +106,35 @@ fn shortened(text: &str) -> String {
 /// shows the counts of the mongod during each burst: without Seawall, and through Seawall.
 pub(super) fn connections(figures: &Figures, straight: &Burst, through: &Burst) -> Vec<String> {
     let row = |what: &str, left: &str, right: &str| format!("{what:<36} {left:>16} {right:>16}");
-    let numbers =
-        |what: &str, left: i64, right: i64| row(what, &left.to_string(), &right.to_string());
-    let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    let of_seawall =
+        |what: &str, left: u64, right: u64| row(what, &left.to_string(), &right.to_string());
+    let shown = |count: Option<i64>| match count {
+        Some(count) => count.to_string(),
+        None => "not counted".to_owned(),
+    };
+    let of_mongod = |what: &str, left, right| row(what, &shown(left), &shown(right));
     let counted = &figures.connections;
     vec![
         "\nConnections and authentications, counted by Seawall\n".to_owned(),
         row("", "from clients", "to the server"),
-        numbers(
+        of_seawall(
             "connections",
-            signed(counted.client_connections),
-            signed(counted.server_connections),
+            counted.client_connections,
+            counted.server_connections,
         ),
-        numbers(
+        of_seawall(
             "authentications",
-            signed(counted.client_authentications),
-            signed(counted.server_authentications),
+            counted.client_authentications,
+            counted.server_authentications,
         ),
         format!("\nThe burst of {CLIENTS} clients, counted by the mongod\n"),
         row("", "direct", "through Seawall"),
-        numbers(
+        of_mongod(
             "connections opened",
             straight.server.connections,
             through.server.connections,
         ),
-        numbers(
+        of_mongod(
             "authentications",
             straight.server.authentications,
             through.server.authentications,
@@ -188,7 +192,7 @@ const SHAPE_CHARACTERS: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::deployment::ServerCounts, *};
 
     fn counts(rows: &[(&str, u64)]) -> BTreeMap<String, u64> {
         let rows = rows
@@ -221,6 +225,22 @@ mod tests {
         assert!(!figures.agree());
         let lines = comparison(&figures);
         assert_eq!(lines[2], "insert: driver 0, Seawall 1  DIFFERENT");
+    }
+
+    #[test]
+    fn a_count_that_the_mongod_does_not_report_is_not_shown_as_zero() {
+        let burst = Burst {
+            time: Duration::ZERO,
+            server: ServerCounts {
+                connections: Some(7),
+                authentications: None,
+            },
+        };
+        let lines = connections(&figures(&[], &[]), &burst, &burst);
+        let of_burst = lines.iter().skip_while(|line| !line.contains("The burst"));
+        let ends: Vec<_> = of_burst.skip(2).map(|line| line.trim_end()).collect();
+        assert!(ends[0].ends_with(" 7"), "{ends:?}");
+        assert!(ends[1].ends_with(" not counted"), "{ends:?}");
     }
 
     #[test]
