@@ -9,7 +9,7 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{client::Shared, observe, pool::Snapshot};
-use seawall_stats::{Gauge, Gauges, Traffic, float};
+use seawall_stats::{Gauge, Gauges, Traffic, float, float_usize};
 
 /// Interval, in seconds, at which descriptors are counted one by one if the operating system does
 /// not report their number. Counting them each second would cost too much CPU time.
@@ -52,7 +52,7 @@ impl GaugeReader {
             (Gauge::OpenDescriptors, known),
         ];
         for (gauge, value) in of_process {
-            gauges.record(gauge, value.map_or(f64::NAN, number));
+            gauges.record(gauge, value.map_or(f64::NAN, float_usize));
         }
         self.record_rates(&mut gauges, traffic);
         gauges
@@ -77,7 +77,7 @@ impl GaugeReader {
             (Gauge::MessageMemoryBytes, memory),
             (Gauge::PinnedCursors, cursors),
         ] {
-            gauges.record(gauge, number(value));
+            gauges.record(gauge, float_usize(value));
         }
     }
 
@@ -105,7 +105,7 @@ impl GaugeReader {
 
 /// Records the sums over all pools.
 fn record_pools(gauges: &mut Gauges, pools: &[Snapshot]) {
-    let sum = |part: fn(&Snapshot) -> usize| number(pools.iter().map(part).sum());
+    let sum = |part: fn(&Snapshot) -> usize| float_usize(pools.iter().map(part).sum());
     for (gauge, value) in [
         (Gauge::ServerConnectionsAvailable, sum(|p| p.available)),
         (Gauge::ServerConnectionsInUse, sum(|p| p.in_use)),
@@ -122,10 +122,6 @@ fn record_pools(gauges: &mut Gauges, pools: &[Snapshot]) {
     let limits = pools.iter().filter_map(|pool| pool.concurrency.limit);
     let limit = limits.map(u64::from).reduce(|sum, limit| sum + limit);
     gauges.record(Gauge::ConcurrencyLimit, limit.map_or(f64::NAN, float));
-}
-
-fn number(count: usize) -> f64 {
-    float(u64::try_from(count).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -385,9 +385,7 @@ impl Exporter {
     /// interval.
     pub(crate) fn set_recurring_stalls(&self, servers: usize) {
         let gauge = self.metrics.gauge(MetricName::RecurringStalls, vec![]);
-        gauge.set(seawall_stats::float(
-            u64::try_from(servers).unwrap_or(u64::MAX),
-        ));
+        gauge.set(seawall_stats::float_usize(servers));
     }
 
     /// Sets the gauge that shows if Seawall can serve operations.

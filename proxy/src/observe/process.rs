@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics::Label;
 
 use super::{Exporter, exporter::LeftOutLines, metric_name::MetricName, own::resident_bytes};
-use seawall_stats::{CaptureCounts, float};
+use seawall_stats::{CaptureCounts, float, float_usize};
 
 /// The memory of one part of Seawall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +58,7 @@ impl Exporter {
         for Memory { owner, bytes } in memory.iter().copied().chain([tables]).chain(resident) {
             let labels = vec![Label::new("owner", owner)];
             let name = MetricName::MemoryBytes;
-            self.metrics
-                .gauge(name, labels)
-                .set(float(u64::try_from(bytes).unwrap_or(u64::MAX)));
+            self.metrics.gauge(name, labels).set(float_usize(bytes));
         }
         self.export_cpu();
         let left_out = self.recorder.slow_log_left_out();

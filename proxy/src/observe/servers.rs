@@ -13,7 +13,7 @@ use super::{
     logins::Logins, metric_handles::Metrics, metric_name::MetricName, registry::OTHER,
     shards::Shards, sums::ServerIndex,
 };
-use seawall_stats::float;
+use seawall_stats::float_usize;
 
 /// The reason why a connection to a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,10 +209,10 @@ impl ServerMetrics {
 
     /// Sets the gauges of the pool's connections and of its wait queue.
     pub fn show(&self, pending: usize, available: usize, in_use: usize, wait_queue: usize) {
-        self.pending.set(count(pending));
-        self.available.set(count(available));
-        self.in_use.set(count(in_use));
-        self.wait_queue.set(count(wait_queue));
+        self.pending.set(float_usize(pending));
+        self.available.set(float_usize(available));
+        self.in_use.set(float_usize(in_use));
+        self.wait_queue.set(float_usize(wait_queue));
     }
 
     /// Sets the gauges of the concurrency limit, and of the operations by their state. Operations
@@ -240,10 +240,10 @@ impl ServerMetrics {
             });
             gauge.set(f64::from(limit));
         }
-        self.in_progress.set(count(in_progress));
-        self.reserved.set(count(reserved));
-        self.exempt.set(count(exempt));
-        self.waiting.set(count(waiting));
+        self.in_progress.set(float_usize(in_progress));
+        self.reserved.set(float_usize(reserved));
+        self.exempt.set(float_usize(exempt));
+        self.waiting.set(float_usize(waiting));
     }
 
     /// Sets the gauges of the pool, of awaiting operations and of the concurrency limit to zero.
@@ -273,8 +273,8 @@ impl ServerMetrics {
     /// Sets the gauges of awaiting operations, which wait at the server for an event: how many have
     /// a permit or a connection for this wait, and how many wait for a permit.
     pub(crate) fn show_lane(&self, running: usize, queued: usize) {
-        self.awaiting.set(count(running));
-        self.lane_queue.set(count(queued));
+        self.awaiting.set(float_usize(running));
+        self.lane_queue.set(float_usize(queued));
     }
 
     /// Adds one to a counter. No handle of the counter is kept, because it changes rarely.
@@ -294,10 +294,6 @@ fn gauge(metrics: &Metrics, name: MetricName, server: &str, state: Option<&'stat
     let mut labels = vec![Label::new("server", server.to_owned())];
     labels.extend(state.map(|state| Label::new("state", state)));
     metrics.gauge(name, labels)
-}
-
-fn count(number: usize) -> f64 {
-    float(u64::try_from(number).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use seawall_api::TimelineStep;
 use time::{OffsetDateTime, format_description::BorrowedFormatItem, macros::format_description};
 
-pub(super) use seawall_stats::float;
+pub(super) use seawall_stats::{float, float_usize};
 
 /// Formats a time given in milliseconds: `870 µs`, `1.25 ms`, `3.4 s`, `12 min`, `2.5 h`.
 pub(super) fn millis(ms: f64) -> String {
@@ -189,7 +189,7 @@ pub(super) fn sparks(values: &[f64]) -> String {
 /// precise to an eighth of a character.
 pub(super) fn bar(share: f64, characters: usize) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
-    let width = float(u64::try_from(characters).unwrap_or(0)) * 8.0;
+    let width = float_usize(characters) * 8.0;
     let eighths = usize::try_from(whole((share.clamp(0.0, 1.0) * width).round())).unwrap_or(0);
     // Show at least an eighth for every share above 0.
     let eighths = eighths.max(usize::from(share > 0.0));

@@ -24,7 +24,7 @@ use std::{
 use groups::Groups;
 use ratios::{Ratios, Sorted, Spreads};
 use renamed::Renames;
-use seawall_stats::{Figures, Label, Level, Period, float};
+use seawall_stats::{Figures, Label, Level, Period, float, float_usize};
 
 pub use ranks::{Ranks, ranks};
 
@@ -522,7 +522,7 @@ impl<'a> Comparison<'a> {
     /// probability of a greater `z`. At such small probabilities, the bound is close to the exact
     /// value.
     fn is_significant(&self, z: f64) -> bool {
-        let comparisons = float(u64::try_from(self.pairs.len()).unwrap_or(u64::MAX));
+        let comparisons = float_usize(self.pairs.len());
         z * z >= 2.0 * (comparisons / ALPHA).ln()
     }
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use seawall_insight::ranks;
-use seawall_stats::{Figures, Label, Level, Period, float};
+use seawall_stats::{Figures, Label, Level, Period, float, float_usize};
 use serde::Serialize;
 
 use crate::{Exclusion, Report, ResultKind, ShapeResult};
@@ -425,7 +425,7 @@ fn period(report: &Report) -> Period {
 /// The shapes whose median duration increased by more than `share` (0.2 is 20 %), if the increase
 /// is statistically significant.
 fn missed(pairs: &[Pair<'_>], share: f64) -> Vec<Missed> {
-    let shapes = float(u64::try_from(pairs.len()).unwrap_or(u64::MAX));
+    let shapes = float_usize(pairs.len());
     let min_z = (2.0 * (shapes / ALPHA).ln()).sqrt();
     // The accepted slowdown as a number of buckets. Distributions have eight buckets per factor of
     // two.

@@ -40,3 +40,8 @@ pub use self::{
 pub fn float(number: u64) -> f64 {
     number as f64
 }
+
+/// Converts a number of items to a floating-point number.
+pub fn float_usize(number: usize) -> f64 {
+    float(u64::try_from(number).unwrap_or(u64::MAX))
+}

@@ -10,7 +10,7 @@ use crate::{
     GaugeStep, GaugeTimeline, GaugeValues, Heatmap, HeatmapColumn, HeatmapShapes, Latency,
     Sparklines, Tick, TickSecond, figures::bucket_number,
 };
-use seawall_stats::{Distribution, float};
+use seawall_stats::{Distribution, float, float_usize};
 
 /// The start of the step that contains the time `at`. Steps have a length of `seconds`.
 fn start_of_step(at: f64, seconds: f64) -> f64 {
@@ -272,7 +272,7 @@ impl Sparklines {
 /// Rounds a number of steps up to a whole number, at most [`MAX_STEPS`].
 fn whole_steps(steps: f64) -> usize {
     (0..MAX_STEPS)
-        .find(|whole| float(u64::try_from(*whole).unwrap_or(u64::MAX)) >= steps)
+        .find(|whole| float_usize(*whole) >= steps)
         .unwrap_or(MAX_STEPS)
 }
 

@@ -4,7 +4,7 @@
 //! reports. The page needs no script and loads nothing.
 
 use seawall_replay::{Comparison, ShapeResult};
-use seawall_stats::{Distribution, float};
+use seawall_stats::{Distribution, float, float_usize};
 
 use super::text::{facts, name, title};
 use crate::figures::{millis, printable};
@@ -88,8 +88,7 @@ fn plot(results: [Option<&ShapeResult>; 2]) -> String {
     ) else {
         return String::new();
     };
-    let size = |number: usize| float(u64::try_from(number).unwrap_or(0));
-    let width = WIDTH / size(last - first + 1);
+    let width = WIDTH / float_usize(last - first + 1);
     let share = |count: u64, of: &Distribution| float(count) / float(of.count().max(1));
     let highest = sides
         .iter()
@@ -99,7 +98,7 @@ fn plot(results: [Option<&ShapeResult>; 2]) -> String {
     for (class, side) in ["before", "now"].iter().zip(&sides) {
         for (bucket, count) in side.buckets() {
             let height = HEIGHT * share(count, side) / highest;
-            let (x, y) = (width * size(bucket - first), HEIGHT - height);
+            let (x, y) = (width * float_usize(bucket - first), HEIGHT - height);
             let bar = format!(
                 "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
             );

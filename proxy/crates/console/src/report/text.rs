@@ -3,8 +3,8 @@
 use super::SHOWN_SHAPES;
 use crate::{
     figures::{
-        bytes, clock, count, exact, float, millis, moment, namespace, percent, printable, seconds,
-        sparks, table, uptime, with_gaps,
+        bytes, clock, count, exact, float, float_usize, millis, moment, namespace, percent,
+        printable, seconds, sparks, table, uptime, with_gaps,
     },
     top::panes,
 };
@@ -227,7 +227,7 @@ fn timeline(report: &Report) -> Vec<String> {
     let slow = column(|steps| steps.iter().map(|s| s.latency_ms.p99).fold(0.0, f64::max));
     let errors = column(|steps| steps.iter().map(|step| float(step.errors)).sum());
     let most = |values: &[f64]| values.iter().copied().fold(0.0, f64::max);
-    let long = seconds(step_seconds * float(u64::try_from(width).unwrap_or(1)));
+    let long = seconds(step_seconds * float_usize(width));
     vec![
         format!("count/s  {}  max {}", sparks(&rate), count(most(&rate))),
         format!("p99      {}  max {}", sparks(&slow), millis(most(&slow))),

@@ -2,7 +2,7 @@
 //! contains the number of operations in them. This module computes the grid but does not draw it.
 
 use super::histogram::{PER_OCTAVE, eighth};
-use crate::figures::{clock, float, moment, whole};
+use crate::figures::{clock, float, float_usize, moment, whole};
 use seawall_api::Heatmap;
 
 const SECONDS_A_DAY: f64 = 86_400.0;
@@ -78,7 +78,7 @@ impl Grid {
         if !(first.is_finite() && last.is_finite()) {
             return None;
         }
-        let most_rows = float(u64::try_from(rows.max(1)).unwrap_or(u64::MAX));
+        let most_rows = float_usize(rows.max(1));
         let mut width = 1.0;
         while (last / width).floor() - (first / width).floor() >= most_rows {
             // Each row has `width` buckets and begins at a multiple of `width`. So latencies below
@@ -129,7 +129,7 @@ impl Grid {
 
     /// The end of the last column.
     pub(super) fn until(&self) -> f64 {
-        self.from + self.cell_seconds * float(u64::try_from(self.columns).unwrap_or(0))
+        self.from + self.cell_seconds * float_usize(self.columns)
     }
 
     /// The shade of a count, from 0 to [`SHADES`] - 1. The scale is logarithmic: a single slow
@@ -139,7 +139,7 @@ impl Grid {
             0 | 1 => 1.0,
             most => float(count).ln() / float(most).ln(),
         };
-        let shades = float(u64::try_from(SHADES).unwrap_or(0));
+        let shades = float_usize(SHADES);
         let shade = usize::try_from(whole(share * shades)).unwrap_or(SHADES);
         shade.min(SHADES - 1)
     }
@@ -148,7 +148,7 @@ impl Grid {
     pub(super) fn lowest_counts(&self) -> Vec<(usize, u64)> {
         let mut lowest: Vec<(usize, u64)> = Vec::new();
         for shade in 0..SHADES {
-            let share = float(u64::try_from(shade).unwrap_or(0)) / 8.0;
+            let share = float_usize(shade) / 8.0;
             // `powf` is not exact, so `about` can differ by one or two from the lowest count of the
             // shade. The search therefore tries four counts.
             let about = whole(float(self.most).powf(share)).saturating_sub(1).max(1);
@@ -165,7 +165,7 @@ impl Grid {
 /// the same when the heat map is drawn again.
 fn time_cells(period: Period, step: f64, most: usize) -> (f64, f64, usize) {
     let length = (period.until - period.from).max(step);
-    let most = float(u64::try_from(most).unwrap_or(u64::MAX));
+    let most = float_usize(most);
     let mut steps = (length / step / most).ceil().max(1.0);
     loop {
         let cell = step * steps;
@@ -212,7 +212,7 @@ pub(super) fn time_ticks(from: f64, until: f64, most: usize) -> Vec<(f64, String
     let hours = [1.0, 2.0, 3.0, 6.0, 12.0, 24.0, 48.0].map(|hours| hours * HOUR);
     let mut steps = seconds.chain(minutes).chain(hours);
     let length = until - from;
-    let most = float(u64::try_from(most.max(1)).unwrap_or(1));
+    let most = float_usize(most.max(1));
     let step = steps.find(|step| length / step <= most);
     let step = step.unwrap_or(7.0 * SECONDS_A_DAY);
     let first = (from / step).ceil() * step;

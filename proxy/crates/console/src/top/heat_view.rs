@@ -15,7 +15,7 @@ use super::{
     heat_choice::Colours,
     model::Model,
 };
-use crate::figures::{clock, count, exact, float, millis, printable, seconds};
+use crate::figures::{clock, count, exact, float, float_usize, millis, printable, seconds};
 use seawall_api::Annotation;
 
 /// The characters of the shades, from few to many operations. Each character is used for two
@@ -135,7 +135,7 @@ fn marks(grid: &Grid, wide: usize, annotations: &[&Annotation]) -> Line<'static>
 /// Returns the position of a moment, in characters from the axis. A moment before the first column
 /// has the position 0.
 fn character(grid: &Grid, wide: usize, at: f64) -> usize {
-    let wide = float(u64::try_from(wide).unwrap_or(1));
+    let wide = float_usize(wide);
     let place = (at - grid.from) / grid.cell_seconds * wide;
     usize::try_from(crate::figures::whole(place)).unwrap_or(usize::MAX)
 }

@@ -1,6 +1,6 @@
 //! A distribution as bins to draw: logarithmic, or linear over a chosen range.
 
-use crate::figures::{float, whole};
+use crate::figures::{float, float_usize, whole};
 use seawall_api::Bucket;
 
 /// Number of buckets per octave, that is, per doubling of the duration.
@@ -115,7 +115,7 @@ pub(super) fn logarithmic(buckets: &[Bucket], most_bins: usize) -> Histogram {
     if !(first.is_finite() && last.is_finite()) {
         return Histogram::default();
     }
-    let most_bins = float(u64::try_from(most_bins).unwrap_or(u64::MAX)).max(1.0);
+    let most_bins = float_usize(most_bins).max(1.0);
     let mut width = 1.0;
     // Widths are powers of two and bins start at multiples of the width, so bounds align with
     // octaves.

@@ -12,7 +12,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::super::tiers::MAX_GAP_SECONDS;
-use seawall_stats::{Distribution, PerPhase, Phase, PhaseTimes, float};
+use seawall_stats::{Distribution, PerPhase, Phase, PhaseTimes, float, float_usize};
 
 #[cfg(test)]
 pub(super) mod tests;
@@ -235,7 +235,7 @@ impl StallDetector {
         let seconds = beat.durations.max().as_millis().div_ceil(1000).max(1);
         let seconds = usize::try_from(seconds).unwrap_or(RECENT).min(RECENT);
         let ended = self.recent.iter().rev().take(seconds).sum::<u64>();
-        let expected = usual.operations * float(u64::try_from(seconds).unwrap_or(u64::MAX));
+        let expected = usual.operations * float_usize(seconds);
         let has_fallen = float(ended) < FALLEN_SHARE * expected;
         let is_several = slow.operations >= SEVERAL
             && (slow.operations * SEVERAL_OF >= beat.durations.count() || has_fallen);
@@ -260,7 +260,7 @@ impl StallDetector {
         if count >= SEVERAL && beat.durations.max() * 2 > beat.durations.sum() {
             return;
         }
-        let known = float(u64::try_from(self.p99s.len()).unwrap_or(u64::MAX));
+        let known = float_usize(self.p99s.len());
         for (usual, phase) in self.phases.values_mut().zip(beat.phases.values()) {
             *usual += (phase.as_secs_f64() / float(count) - *usual) / known;
         }

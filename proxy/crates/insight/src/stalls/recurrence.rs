@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::detector::{Episode, rank, seconds};
-use seawall_stats::{PerPhase, Phase, float};
+use seawall_stats::{PerPhase, Phase, float, float_usize};
 
 /// A series of episodes at a regular interval.
 #[derive(Clone, Debug, PartialEq)]
@@ -177,7 +177,7 @@ impl Chain {
 
     /// Fits `period` and `origin` to the starts of the episodes by the method of least squares.
     fn fit(&mut self, episodes: &[&Episode]) {
-        let count = float(u64::try_from(self.links.len()).unwrap_or(u64::MAX));
+        let count = float_usize(self.links.len());
         let points = || {
             (self.links.iter())
                 .filter_map(|(index, number)| Some((float(*number), start(episodes, *index)?)))
