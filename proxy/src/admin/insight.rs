@@ -23,17 +23,17 @@ use axum::{
 use serde::Serialize;
 
 use super::{
-    AdminState, Refused, bad_request,
+    AdminState, Refused,
     json::{self, Detail},
     reply,
 };
 use crate::observe::ShapeRow;
-use seawall_api::Annotation;
+use seawall_api::{Annotation, Sort};
 use seawall_insight::{Insight, Selection, Timeline};
 use seawall_stats::{Figures, Label, Period, float};
 
 pub(super) use self::asked::Parameters;
-use self::asked::{DEFAULT_SINCE, DEFAULT_SORT, Range, SeriesFilter, step_for};
+use self::asked::{DEFAULT_SINCE, Range, SeriesFilter, step_for};
 pub(super) use self::{
     changes::changes,
     heatmap::{gauges, heatmap, heatmap_shapes},
@@ -85,7 +85,7 @@ pub(super) async fn shapes(
     State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Refused> {
-    let sort = parameters.sort().to_owned();
+    let sort = parameters.sort()?;
     let limit = parameters.limit();
     let is_full = parameters.has_distributions();
     let range = parameters.range_if_any(state.insight.now())?;
@@ -94,23 +94,20 @@ pub(super) async fn shapes(
     }
     let shapes = move |state: &AdminState| {
         let known = state.exporter.shapes();
-        let shapes = match range {
+        Ok(match range {
             Some(range) => {
                 let selection = state.insight.select(range.from, range.to);
-                shapes_of(&Past::new(&selection), known, &sort, limit, is_full)
+                shapes_of(&Past::new(&selection), known, sort, limit, is_full)
             }
-            None => rows(known, &sort, limit, is_full),
-        };
-        let wrong = "sort by total_time, count, errors, bytes, documents or p99";
-        shapes.ok_or_else(|| bad_request(wrong.to_owned()))
+            None => rows(known, sort, limit, is_full),
+        })
     };
     reply(&state, shapes).await
 }
 
 /// The shapes with the largest total time since the start of Seawall.
 pub(super) fn heaviest_shapes(state: &AdminState, limit: usize) -> seawall_api::Shapes {
-    let shapes = rows(state.exporter.shapes(), DEFAULT_SORT, limit, false);
-    shapes.unwrap_or_default()
+    rows(state.exporter.shapes(), Sort::TotalTime, limit, false)
 }
 
 /// All stored stalls.
@@ -118,15 +115,9 @@ pub(super) fn all_stalls(state: &AdminState) -> seawall_api::Stalls {
     stalls::stalls_in(state, None)
 }
 
-/// The shapes with their figures since the start of Seawall, sorted by the key `sort`. `None` if
-/// there is no such key.
-fn rows(
-    mut rows: Vec<ShapeRow>,
-    sort: &str,
-    limit: usize,
-    is_full: bool,
-) -> Option<seawall_api::Shapes> {
-    json::sort(&mut rows, sort, |row| &row.sums.figures)?;
+/// The shapes with their figures since the start of Seawall, sorted by `sort`.
+fn rows(mut rows: Vec<ShapeRow>, sort: Sort, limit: usize, is_full: bool) -> seawall_api::Shapes {
+    json::sort(&mut rows, sort, |row| &row.sums.figures);
     let mut rest = Figures::default();
     let unlisted = rows.iter().skip(limit);
     unlisted.for_each(|row| rest.merge(&row.sums.figures));
@@ -136,11 +127,11 @@ fn rows(
         false => Detail::Quantiles,
     };
     let shapes = listed.map(|row| json::shape_row(json::shape_name(row), &row.sums, detail));
-    Some(seawall_api::Shapes {
+    seawall_api::Shapes {
         other: json::other(&rest, is_full),
         shapes: shapes.collect(),
         since_seconds: None,
-    })
+    }
 }
 
 /// A period, and for each of its series the first and last time at which the series was seen.
@@ -173,21 +164,21 @@ impl Past {
     }
 }
 
-/// The shapes of a period, sorted by the key `sort`. `None` if there is no such key.
+/// The shapes of a period, sorted by `sort`.
 fn shapes_of(
     past: &Past,
     known: Vec<ShapeRow>,
-    sort: &str,
+    sort: Sort,
     limit: usize,
     is_full: bool,
-) -> Option<seawall_api::Shapes> {
+) -> seawall_api::Shapes {
     let period = &past.period;
     let mut rows: Vec<_> = period
         .series
         .iter()
         .filter(|(label, _)| matches!(***label, Label::Shape { .. }))
         .collect();
-    json::sort(&mut rows, sort, |(_, figures)| figures)?;
+    json::sort(&mut rows, sort, |(_, figures)| figures);
     let mut rest = period
         .series
         .get(&Label::OtherShapes)
@@ -202,11 +193,11 @@ fn shapes_of(
         let row = id_of(label).and_then(|id| known.get(id));
         json::shape(past.shape_name(label, row), figures, is_full)
     });
-    Some(seawall_api::Shapes {
+    seawall_api::Shapes {
         other: json::other(&rest, is_full),
         shapes: shapes.collect(),
         since_seconds: Some(float(period.length.as_secs())),
-    })
+    }
 }
 
 fn id_of(label: &Label) -> Option<&str> {

@@ -15,7 +15,7 @@ use crate::{
     pool::{ConcurrencySnapshot, Snapshot},
     topology::TopologyDescription,
 };
-use seawall_api::millis;
+use seawall_api::{Sort, millis};
 use seawall_insight::Storm;
 use seawall_stats::{Departure, Figures, Label, Names, OUTCOMES, Outcome, float};
 use seawall_transport::connection::ServerAddress;
@@ -31,22 +31,19 @@ pub(super) enum Detail {
     AllDistributions,
 }
 
-/// Sorts rows by the figure that `key` names, in descending order. Returns `None` if `key` is
-/// unknown.
-pub(super) fn sort<T>(rows: &mut [T], key: &str, figures: fn(&T) -> &Figures) -> Option<()> {
-    match key {
-        "total_time" => rows.sort_by_cached_key(|row| Reverse(figures(row).load())),
-        "count" => rows.sort_by_key(|row| Reverse(figures(row).count)),
-        "errors" => rows.sort_by_key(|row| Reverse(figures(row).errors)),
-        "documents" => rows.sort_by_key(|row| Reverse(figures(row).documents)),
-        "p99" => rows.sort_by_cached_key(|row| Reverse(figures(row).durations.quantile(0.99))),
-        "bytes" => rows.sort_by_key(|row| {
+/// Sorts rows in descending order.
+pub(super) fn sort<T>(rows: &mut [T], sort: Sort, figures: fn(&T) -> &Figures) {
+    match sort {
+        Sort::TotalTime => rows.sort_by_cached_key(|row| Reverse(figures(row).load())),
+        Sort::Count => rows.sort_by_key(|row| Reverse(figures(row).count)),
+        Sort::Errors => rows.sort_by_key(|row| Reverse(figures(row).errors)),
+        Sort::Documents => rows.sort_by_key(|row| Reverse(figures(row).documents)),
+        Sort::P99 => rows.sort_by_cached_key(|row| Reverse(figures(row).durations.quantile(0.99))),
+        Sort::Bytes => rows.sort_by_key(|row| {
             let figures = figures(row);
             Reverse(figures.request_bytes + figures.reply_bytes)
         }),
-        _ => return None,
     }
-    Some(())
 }
 
 pub(super) fn since_epoch(time: SystemTime) -> f64 {

@@ -25,6 +25,7 @@ mod period;
 mod report;
 mod shapes;
 mod slow;
+mod sort;
 mod stalls;
 mod storms;
 mod tables;
@@ -57,6 +58,7 @@ pub use self::{
     report::{Instance, Report, ReportError},
     shapes::{CodeCount, Cursors, Moment, Other, Shape, Shapes, SinceStart},
     slow::{SlowOperation, SlowOperations},
+    sort::{Sort, UnknownSort},
     stalls::{Episode, Moved, Pulse, Recurring, Stalls, WaitingShape},
     storms::{Named, Storm, Storms},
     tables::{Namespace, Namespaces, Server, Servers},

@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 use seawall_api::{
     Annotations, Changes, Clients, Configuration, GaugeTimeline, Heatmap, HeatmapShapes,
     InstanceState, Listed, Merge, Merged, Namespaces, Pools, Report, Servers, Shape, Shapes,
-    SlowOperations, Sparklines, Stalls, Status, Storms, Tick, Timeline, Topology, add_reply,
+    SlowOperations, Sort, Sparklines, Stalls, Status, Storms, Tick, Timeline, Topology, add_reply,
     compare_merged, read,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -33,7 +33,7 @@ type MergeReplies = fn(Vec<InstanceReply>, &Asked) -> Result<Option<Vec<u8>>, Re
 /// The parameters of the caller's request that are applied to the merged reply.
 pub(super) struct Asked {
     limit: Option<usize>,
-    sort: String,
+    sort: Sort,
     has_distributions: bool,
 }
 
@@ -90,7 +90,9 @@ pub(super) fn endpoint(path: &str, parameters: Parameters) -> Option<Endpoint> {
     };
     let asked = Asked {
         limit: value("limit").and_then(|limit| limit.parse().ok()),
-        sort: value("sort").unwrap_or_default(),
+        sort: value("sort")
+            .and_then(|sort| sort.parse().ok())
+            .unwrap_or_default(),
         has_distributions: value("distributions").as_deref() == Some("true"),
     };
     let limit = match topic {
@@ -227,7 +229,7 @@ impl Adapt for Tick {
 
 impl Adapt for Shapes {
     fn adapt(&mut self, asked: &Asked) {
-        self.keep(&asked.sort, asked.limit_or(DEFAULT_LIMIT));
+        self.keep(asked.sort, asked.limit_or(DEFAULT_LIMIT));
         if !asked.has_distributions {
             self.drop_distributions();
         }

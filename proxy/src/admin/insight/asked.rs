@@ -7,13 +7,11 @@ use serde::Deserialize;
 
 use super::{super::bad_request, ago, id_of};
 use crate::admin::{DEFAULT_LIMIT, MAX_LIMIT};
+use seawall_api::{Sort, UnknownSort};
 use seawall_insight::Insight;
 use seawall_stats::{Against, Label, Phase, TimeError, parse_time};
 
 type Refused = (StatusCode, String);
-
-/// The order of shapes if the request has no `sort`.
-pub(super) const DEFAULT_SORT: &str = "total_time";
 
 /// Length of the period, which ends now, if a request has neither `since` nor `from`.
 pub(super) const DEFAULT_SINCE: Duration = Duration::from_secs(600);
@@ -132,8 +130,12 @@ impl Parameters {
         Ok((against, text.to_owned()))
     }
 
-    pub(super) fn sort(&self) -> &str {
-        self.sort.as_deref().unwrap_or(DEFAULT_SORT)
+    pub(super) fn sort(&self) -> Result<Sort, Refused> {
+        let sort = self.sort.as_deref().map(str::parse);
+        let sort = sort
+            .transpose()
+            .map_err(|error: UnknownSort| bad_request(error.to_string()))?;
+        Ok(sort.unwrap_or_default())
     }
 
     /// True if the reply must contain the distributions of durations, and not only quantiles.

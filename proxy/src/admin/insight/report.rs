@@ -16,6 +16,7 @@ use super::{
     step_for, timeline_of,
 };
 
+use seawall_api::Sort;
 use seawall_insight::BaselineWindow;
 use seawall_stats::{Against, Label, Period, float};
 
@@ -62,8 +63,8 @@ fn report_on(
         Err(refusal) => reply_to_refusal(refusal, text),
     };
     let known = state.exporter.shapes();
-    let shapes = shapes_of(&past, known, "total_time", REPORTED_SHAPES, true);
-    let seawall_api::Shapes { other, shapes, .. } = shapes.unwrap_or_default();
+    let listed = shapes_of(&past, known, Sort::TotalTime, REPORTED_SHAPES, true);
+    let seawall_api::Shapes { other, shapes, .. } = listed;
     seawall_api::Report {
         annotations: annotations_of(state, from, to),
         changes,

@@ -6,11 +6,9 @@ use super::{
     Durations, Merge, add, add_counts, add_known, add_more, add_phases, combine, durations,
     merge_by, merge_known, merge_with, step_length, within_step,
 };
-use seawall_stats::float;
-
 use crate::{
     Bucket, CodeCount, Cursors, Moment, Named, Namespace, Namespaces, Other, Report, Server, Shape,
-    Shapes, SinceStart, Timeline, TimelineStep,
+    Shapes, SinceStart, Sort, Timeline, TimelineStep,
 };
 
 /// True if there is a distribution, or if no duration was recorded.
@@ -69,17 +67,10 @@ impl Shape {
 
 impl Shapes {
     /// Sorts the shapes by `sort` in descending order, and keeps the first `limit` shapes. The
-    /// figures of the other shapes are added to `other`. An unknown `sort` sorts by server load.
-    pub fn keep(&mut self, sort: &str, limit: usize) {
-        let weight: fn(&Shape) -> f64 = match sort {
-            "count" => |shape| float(shape.count),
-            "errors" => |shape| float(shape.errors),
-            "bytes" => |shape| float(shape.bytes()),
-            "documents" => |shape| float(shape.documents),
-            "p99" => |shape| shape.latency_ms.p99,
-            _ => Shape::load_ms,
-        };
-        self.shapes.sort_by(|a, b| weight(b).total_cmp(&weight(a)));
+    /// figures of the other shapes are added to `other`.
+    pub fn keep(&mut self, sort: Sort, limit: usize) {
+        let shapes = &mut self.shapes;
+        shapes.sort_by(|a, b| sort.figure(b).total_cmp(&sort.figure(a)));
         let unlisted = self.shapes.split_off(limit.min(self.shapes.len()));
         let other = &mut self.other;
         for mut shape in unlisted {
@@ -108,7 +99,7 @@ impl Report {
             shapes: std::mem::take(&mut self.shapes),
             since_seconds: None,
         };
-        shapes.keep("total_time", limit);
+        shapes.keep(Sort::TotalTime, limit);
         (self.other, self.shapes) = (shapes.other, shapes.shapes);
     }
 }

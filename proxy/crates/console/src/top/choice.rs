@@ -6,8 +6,7 @@ use super::{
     heat_choice::{Colours, HeatChoice},
     histogram::Scale,
 };
-use crate::figures::float;
-use seawall_api::Shape;
+use seawall_api::Sort;
 
 /// One of the panes between which the user switches with the keys 1 to 6.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,43 +29,6 @@ impl Tab {
         (Self::Servers, "servers"),
         (Self::HeatMap, "heat map"),
     ];
-}
-
-/// The figure by which shapes (commands without their values) are sorted, in descending order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(super) enum Sort {
-    #[default]
-    TotalTime,
-    Count,
-    P99,
-    Bytes,
-    Errors,
-    Documents,
-}
-
-impl Sort {
-    pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::TotalTime => "total_time",
-            Self::Count => "count",
-            Self::P99 => "p99",
-            Self::Bytes => "bytes",
-            Self::Errors => "errors",
-            Self::Documents => "documents",
-        }
-    }
-
-    pub(super) fn key(self, shape: &Shape) -> f64 {
-        match self {
-            Self::TotalTime => shape.load_ms(),
-            Self::Count => float(shape.count),
-            Self::P99 => shape.latency_ms.p99,
-            Self::Bytes => float(shape.bytes()),
-            Self::Errors => float(shape.errors),
-            Self::Documents => float(shape.documents),
-        }
-    }
 }
 
 /// The period of the figures, counted back from now.

@@ -3,12 +3,13 @@
 use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::{
-    choice::{Sort, Tab},
+    choice::Tab,
     heat_choice::HeatChoice,
     histogram::{Move, Scale},
     model::Model,
     panes,
 };
+use seawall_api::Sort;
 
 /// Number of rows by which PgUp and PgDn move.
 const PAGE: usize = 10;

@@ -21,7 +21,10 @@ use std::{
     time::Duration,
 };
 
-use clap::Args;
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use crossterm::event::{Event, EventStream};
 use futures_util::{StreamExt, future::join_all};
 use ratatui::DefaultTerminal;
@@ -33,7 +36,7 @@ use tokio::{
 };
 
 use self::{
-    choice::{Choice, Since, Sort},
+    choice::{Choice, Since},
     heat_choice::Colours,
     keys::Outcome,
     model::{Counted, HeatResponse, Model, Responses, Wanted},
@@ -43,7 +46,9 @@ use crate::{
     exit::{Exit, complain, print_line},
     fleet::{Endpoints, Fleet},
 };
-use seawall_api::{AdminClient, Annotations, ClientError, Heatmap, Status, with_distributions};
+use seawall_api::{
+    AdminClient, Annotations, ClientError, Heatmap, Sort, Status, with_distributions,
+};
 
 /// Interval at which the view requests new figures, if the previous replies have arrived.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -57,11 +62,15 @@ pub struct Arguments {
     #[arg(long, value_enum, default_value_t)]
     since: Since,
     /// Initial sort key of the shapes.
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_parser = sort_parser(), default_value_t)]
     sort: Sort,
     /// Print one table and exit; the default if standard output is not a terminal.
     #[arg(long)]
     once: bool,
+}
+
+fn sort_parser() -> impl TypedValueParser<Value = Sort> {
+    PossibleValuesParser::new(Sort::ALL.map(Sort::as_str)).try_map(|sort| sort.parse::<Sort>())
 }
 
 /// Shows the figures of running proxies until the user quits, or prints them once.

@@ -223,7 +223,7 @@ impl Model {
             .filter(|shape| matches_filter(shape, &needle))
             .collect();
         let sort = self.choice.sort;
-        rows.sort_by(|a, b| sort.key(b).total_cmp(&sort.key(a)));
+        rows.sort_by(|a, b| sort.figure(b).total_cmp(&sort.figure(a)));
         rows
     }
 
@@ -311,12 +311,10 @@ fn matches_filter(shape: &Shape, needle: &str) -> bool {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use clap::ValueEnum;
     use serde_json::Value;
 
     use super::*;
-    use crate::top::choice::Sort;
-    use seawall_api::Report;
+    use seawall_api::{Report, Sort};
 
     /// A model with the figures of the example report.
     pub(in crate::top) fn model() -> Model {
@@ -422,12 +420,12 @@ pub(super) mod tests {
     #[test]
     fn each_sort_key_sorts_rows_in_descending_order() {
         let mut model = model();
-        for sort in Sort::value_variants() {
-            model.choice.sort = *sort;
+        for sort in Sort::ALL {
+            model.choice.sort = sort;
             let rows = model.rows();
             assert!(rows.len() > 5);
             let pairs = rows.iter().zip(rows.iter().skip(1));
-            pairs.for_each(|(a, b)| assert!(sort.key(a) >= sort.key(b), "{sort:?}"));
+            pairs.for_each(|(a, b)| assert!(sort.figure(a) >= sort.figure(b), "{sort}"));
             assert!(
                 model
                     .wanted()

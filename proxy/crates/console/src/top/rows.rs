@@ -1,8 +1,8 @@
 //! The table of shapes as strings, for the terminal and for plain output.
 
-use super::{choice::Sort, model::Model};
+use super::model::Model;
 use crate::figures::{bytes, count, float, millis, namespace, percent, printable};
-use seawall_api::Shape;
+use seawall_api::{Shape, Sort};
 
 /// The headings with their sort keys. `<` aligns a column to the left.
 pub(super) const HEADINGS: [(&str, Option<Sort>); 11] = [
