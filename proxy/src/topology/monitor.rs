@@ -327,7 +327,7 @@ pub(super) async fn watch(
         }
         let next_change = match Client::with_options(with_events(&options, &source, number)) {
             Ok(new) => {
-                if current.is_some() && !source.may_replace(&tls).await {
+                if current.is_some() && !source.wait_until_replaceable(&tls).await {
                     continue;
                 }
                 source.select(number, &new);
@@ -432,7 +432,7 @@ async fn resolved(mut deployment: DeploymentOptions) -> ClientOptions {
 
 /// Applies the topology descriptions from one client of the driver at a time. A new client begins
 /// without servers, and its first descriptions would clear or close the pools of all servers. So
-/// the earlier client stays in use until [`Self::may_replace`] allows the replacement.
+/// the earlier client stays in use until [`Self::wait_until_replaceable`] allows the replacement.
 struct Source {
     topology: Weak<Topology>,
     events: Mutex<Events>,
@@ -484,7 +484,7 @@ impl Source {
     /// each [`REPLACEMENT_LIMIT`], it is enough if the new client has found any server: a client
     /// without servers would close all pools. If it has found none then, and `tls` has changed,
     /// returns false: another client then replaces the new one.
-    async fn may_replace(&self, tls: &watch::Receiver<DriverTls>) -> bool {
+    async fn wait_until_replaceable(&self, tls: &watch::Receiver<DriverTls>) -> bool {
         loop {
             if timeout(REPLACEMENT_LIMIT, self.catch_up()).await.is_ok() {
                 return true;

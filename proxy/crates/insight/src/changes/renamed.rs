@@ -76,14 +76,14 @@ impl<'a> Renames<'a> {
     /// period, divided by the load of the earlier period.
     pub(super) fn occurred_before(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(other, shape, load);
-        self.before.has(shape) || self.has_alike(&self.before, shape, have_moved)
+        self.before.has(shape) || self.find_alike(&self.before, shape, have_moved)
     }
 
     /// True if `shape`, a shape of the earlier period, has another text in the later period. The
     /// cases and `load` are those of [`Self::occurred_before`].
     pub(super) fn occurs_now(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(shape, other, load);
-        self.now.has(shape) || self.has_alike(&self.now, shape, have_moved)
+        self.now.has(shape) || self.find_alike(&self.now, shape, have_moved)
     }
 
     /// True if operations may have moved from the shape `from` to the shape `to`. Then `from` has
@@ -102,7 +102,7 @@ impl<'a> Renames<'a> {
     /// True if `texts` has a shape that `is_counted` accepts and whose text is similar to the text
     /// of `shape`. Two texts are similar if they differ only in names that one of them replaces by
     /// `*`.
-    fn has_alike(
+    fn find_alike(
         &self,
         texts: &Texts<'_>,
         shape: &Label,
@@ -116,12 +116,12 @@ impl<'a> Renames<'a> {
         let special = special.into_iter().flatten();
         let mut pairs = (general.map(|general| (*general, shape, *general)))
             .chain(special.map(|special| (shape, *special, *special)))
-            .take_while(|_| self.may_compare());
+            .take_while(|_| self.count_comparison());
         pairs.any(|(general, special, other)| covers(general, special) && is_counted(other))
     }
 
     /// Counts one comparison of two texts. False once [`MAX_COMPARED_TEXTS`] is reached.
-    fn may_compare(&self) -> bool {
+    fn count_comparison(&self) -> bool {
         let left = self.left.get();
         self.left.set(left.saturating_sub(1));
         left > 0
