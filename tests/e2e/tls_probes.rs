@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, path::Path, process::Stdio, time::Duration};
 use bson::doc;
 use futures_util::future::join_all;
 use seawall_tests::{
-    authority::{Authority, ECDSA, Identity, YEAR},
+    authority::{Authority, ECDSA, Identity},
     eventually::eventually,
     mongod::shared_standalone,
     raw::OpMsg,
@@ -47,18 +47,18 @@ async fn run_openssl(arguments: &[&str]) -> String {
 struct Probe(String);
 
 impl Probe {
-    /// Connects with `openssl s_client` and sends a `hello`. Ends when the reply has arrived or the
-    /// connection is closed.
-    async fn run(seawall: &Seawall, arguments: &[&str]) -> Self {
+    /// Connects to this address with `openssl s_client` and sends a `hello`. Ends when the reply has
+    /// arrived or the connection is closed.
+    async fn run(address: &str, arguments: &[&str]) -> Self {
         let hello = OpMsg::new(doc! { "hello": 1, "$db": "admin" }).to_bytes();
         let arguments = [&["-nocommands"], arguments].concat();
-        Self::run_with(seawall, &arguments, &hello).await
+        Self::run_with(address, &arguments, &hello).await
     }
 
     /// Connects and sends `input`, which may contain `openssl`'s own commands.
-    async fn run_with(seawall: &Seawall, arguments: &[&str], input: &[u8]) -> Self {
+    async fn run_with(address: &str, arguments: &[&str], input: &[u8]) -> Self {
         let mut child = openssl()
-            .args(["s_client", "-connect", seawall.address()])
+            .args(["s_client", "-connect", address])
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -149,7 +149,7 @@ async fn tls_below_1_2_is_refused() {
         ("-tls1_2", true),
         ("-tls1_3", true),
     ] {
-        let probe = Probe::run(scene.seawall(), &[version, "-cipher", ALL_SUITES]).await;
+        let probe = Probe::run(scene.seawall().address(), &[version, "-cipher", ALL_SUITES]).await;
         assert_eq!(probe.is_served(), is_accepted, "{version}: {}", probe.0);
         // In TLS versions before 1.2, a client does not send the signature schemes that it
         // supports. So rustls sends the alert `handshake_failure` before it compares versions.
@@ -194,7 +194,7 @@ async fn accepted_suites(
         let list: Vec<_> = offered.iter().map(String::as_str).collect();
         let arguments = arguments(list.join(":"));
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        let probe = Probe::run(scene.seawall(), &arguments).await;
+        let probe = Probe::run(scene.seawall().address(), &arguments).await;
         let Some(suite) = probe.suite() else {
             assert!(probe.has(HANDSHAKE_FAILURE), "{}", probe.0);
             return accepted;
@@ -267,7 +267,7 @@ async fn clients_that_share_no_suite_or_signature_scheme_with_seawall_get_handsh
         ["-sigalgs", "ECDSA+SHA1"],
     ] {
         let arguments = [&["-tls1_2", "-cipher", "ALL:@SECLEVEL=0"], &arguments[..]].concat();
-        let probe = Probe::run(scene.seawall(), &arguments).await;
+        let probe = Probe::run(scene.seawall().address(), &arguments).await;
         assert!(!probe.is_served(), "{arguments:?}");
         assert!(probe.has(HANDSHAKE_FAILURE), "{arguments:?}: {}", probe.0);
     }
@@ -278,7 +278,7 @@ async fn a_renegotiation_is_refused_at_once() {
     let scene = Scene::start("").await;
     // `R` makes the client begin a renegotiation. The client ends when the renegotiation is
     // refused.
-    let probe = Probe::run_with(scene.seawall(), &["-tls1_2"], b"R\n").await;
+    let probe = Probe::run_with(scene.seawall().address(), &["-tls1_2"], b"R\n").await;
     assert!(probe.has("RENEGOTIATING"), "{}", probe.0);
     assert!(probe.has("no renegotiation"), "{}", probe.0);
 }
@@ -309,87 +309,181 @@ impl<'a> Sessions<'a> {
         }
     }
 
-    /// Connects with a new session, and writes the session to the file.
-    async fn begin(&self) -> Probe {
-        self.connect("-sess_out").await
+    /// Connects to the first listener with a new session, and writes the session to the file. Then
+    /// resumes the session twice.
+    ///
+    /// # Errors
+    /// The output of the first unexpected probe.
+    async fn begin(&self) -> Result<(), String> {
+        // The second resumption shows that a session can be resumed more than once. So if a later
+        // probe does not resume it, this has another reason.
+        for (session, is_resumed) in [("-sess_out", false), (OFFER, true), (OFFER, true)] {
+            let probe = self.connect(session, 0).await;
+            if !probe.is_served() || probe.is_resumed() != is_resumed {
+                return Err(probe.0);
+            }
+        }
+        Ok(())
     }
 
-    /// Connects with the session in the file.
-    async fn resume(&self) -> Probe {
-        self.connect("-sess_in").await
+    /// Offers the session in the file to the listener at this index.
+    async fn offer(&self, listener: usize) -> Probe {
+        self.connect(OFFER, listener).await
     }
 
-    async fn connect(&self, session: &str) -> Probe {
+    async fn connect(&self, session: &str, listener: usize) -> Probe {
         let mut arguments = self.options.to_vec();
         arguments.extend([session, &self.file]);
         arguments.extend(self.identity.iter().map(String::as_str));
-        Probe::run(self.scene.seawall(), &arguments).await
+        let address = &self.scene.seawall().addresses()[listener];
+        Probe::run(address, &arguments).await
     }
 }
+
+/// The option of `openssl` that offers the session in a file.
+const OFFER: &str = "-sess_in";
 
 /// The ways to resume a session: by a ticket, or in TLS 1.2 by the id of a session that Seawall has
 /// stored.
 const RESUMPTIONS: [&[&str]; 3] = [&["-tls1_2"], &["-tls1_2", "-no_ticket"], &["-tls1_3"]];
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tls_session_without_a_client_certificate_is_not_resumed_after_seawall_requires_one() {
-    let optional = REQUIRED.replace("required", "optional");
-    let scene = Scene::start(&optional).await;
-    for options in RESUMPTIONS {
-        scene
-            .seawall()
-            .reload(&scene.toml(&optional))
-            .await
-            .unwrap();
-        let sessions = Sessions::new(&scene, options, None);
-        assert!(sessions.begin().await.is_served());
-        let probe = sessions.resume().await;
-        assert!(
-            probe.is_served() && probe.is_resumed(),
-            "{options:?}: {}",
-            probe.0
-        );
-        scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
-        let probe = sessions.resume().await;
-        assert!(
-            !probe.is_served() && !probe.is_resumed(),
-            "{options:?}: {}",
-            probe.0
-        );
+/// Starts Seawall with two listeners.
+async fn with_two_listeners() -> Scene {
+    let mut scene = Scene::new();
+    scene.write_list(&[]);
+    let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+    scene.write_server("server", &server);
+    let server = shared_standalone().await.unwrap();
+    let toml = two_listeners(&scene, ["", ""]);
+    scene.seawall = Some(Seawall::start_configured(&server.uri(), &toml).await);
+    scene
+}
+
+/// The configuration of two listeners. `settings` has further keys of each listener, with the prefix
+/// `listen.tls.`.
+fn two_listeners(scene: &Scene, settings: [&str; 2]) -> String {
+    let listener = |(number, settings): (u8, &str)| {
+        format!(
+            "[[listeners]]\naddress = \"127.0.0.{number}:0\"\n[listeners.tls]\n{}",
+            scene.toml(settings).replace("listen.tls.", "")
+        )
+    };
+    (1..).zip(settings).map(listener).collect()
+}
+
+/// A session that begins at the first listener. It is offered to the first listener after a reload,
+/// or to the second listener, and must not be resumed.
+struct Case<'a> {
+    name: &'static str,
+    /// The client's certificate; `None` if the client has none.
+    identity: Option<&'a Identity>,
+    /// How the first listener verifies clients when the session begins.
+    before: &'a str,
+    /// How clients are verified when the session is offered.
+    after: &'a str,
+    /// The files that change before a reload, with their new contents.
+    files: Vec<(&'static str, String)>,
+    /// True if Seawall serves the client after a full handshake.
+    is_served: bool,
+}
+
+impl Case<'_> {
+    /// Offers a session to the first listener after a reload, in each way.
+    async fn check_reload(&self, scene: &Scene) {
+        for options in RESUMPTIONS {
+            let sessions = self.begin(scene, options).await;
+            for (file, content) in &self.files {
+                scene.scratch.write(file, content).unwrap();
+            }
+            let toml = two_listeners(scene, [self.after; 2]);
+            scene.seawall().reload(&toml).await.unwrap();
+            self.check(&sessions, 0).await;
+        }
+    }
+
+    /// Offers a session to the second listener, in each way.
+    async fn check_other_listener(&self, scene: &Scene) {
+        for options in RESUMPTIONS {
+            let sessions = self.begin(scene, options).await;
+            self.check(&sessions, 1).await;
+        }
+    }
+
+    async fn begin<'a>(&self, scene: &'a Scene, options: &'a [&'a str]) -> Sessions<'a> {
+        scene.scratch.write("ca.pem", scene.clients.pem()).unwrap();
+        scene.write_list(&[]);
+        let toml = two_listeners(scene, [self.before, self.after]);
+        scene.seawall().reload(&toml).await.unwrap();
+        let sessions = Sessions::new(scene, options, self.identity);
+        let begun = sessions.begin().await;
+        begun.unwrap_or_else(|printed| panic!("{} {options:?}: {printed}", self.name));
+        sessions
+    }
+
+    async fn check(&self, sessions: &Sessions<'_>, listener: usize) {
+        let probe = sessions.offer(listener).await;
+        let (name, options, printed) = (self.name, sessions.options, &probe.0);
+        assert!(!probe.is_resumed(), "{name} {options:?}: {printed}");
+        let is_served = probe.is_served();
+        assert_eq!(is_served, self.is_served, "{name} {options:?}: {printed}");
     }
 }
 
-/// After a reload, Seawall no longer trusts the authority that signed the client certificate.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tls_session_is_not_resumed_if_its_client_certificate_is_no_longer_trusted() {
-    let scene = Scene::start(REQUIRED).await;
+async fn a_tls_session_is_not_resumed_after_a_reload_has_changed_how_clients_are_verified() {
+    let scene = with_two_listeners().await;
+    let optional = REQUIRED.replace("required", "optional");
+    let identity = scene.client("client");
+    let revoking = |revoked: &Identity| scene.clients.revocation_list(&[revoked]).unwrap();
+    let lists = [revoking(&identity), revoking(&scene.client("other"))];
+    let [list, list_of_others] = lists.map(|list| vec![("crl.pem", list)]);
     let other = Authority::generate("other").unwrap();
-    let identity = scene.clients.client("client", YEAR).unwrap();
-    let originals = ["ca.pem", "crl.pem"];
-    let originals = originals.map(|file| (file, std::fs::read(scene.scratch.join(file)).unwrap()));
-    for options in RESUMPTIONS {
-        for (file, content) in &originals {
-            scene.scratch.write(file, content).unwrap();
-        }
-        scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
-        let sessions = Sessions::new(&scene, options, Some(&identity));
-        assert!(sessions.begin().await.is_served());
-        let probe = sessions.resume().await;
-        assert!(
-            probe.is_served() && probe.is_resumed(),
-            "{options:?}: {}",
-            probe.0
-        );
-        scene.scratch.write("ca.pem", other.pem()).unwrap();
-        let list = other.revocation_list(&[]).unwrap();
-        scene.scratch.write("crl.pem", list).unwrap();
-        scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
-        let probe = sessions.resume().await;
-        assert!(
-            !probe.is_served() && !probe.is_resumed(),
-            "{options:?}: {}",
-            probe.0
-        );
+    let other_list = other.revocation_list(&[]).unwrap();
+    let other = vec![("ca.pem", other.pem()), ("crl.pem", other_list)];
+    let client = Some(&identity);
+    for (name, identity, before, files, is_served) in [
+        ("none to required", None, "", vec![], false),
+        ("optional to required", None, &*optional, vec![], false),
+        ("another authority", client, REQUIRED, other, false),
+        ("the client is revoked", client, REQUIRED, list, false),
+        ("others are revoked", client, REQUIRED, list_of_others, true),
+    ] {
+        let case = Case {
+            name,
+            identity,
+            before,
+            after: REQUIRED,
+            files,
+            is_served,
+        };
+        case.check_reload(&scene).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tls_session_is_not_resumed_at_another_listener() {
+    let scene = with_two_listeners().await;
+    let optional = REQUIRED.replace("required", "optional");
+    let identity = scene.client("client");
+    let list = scene.clients.revocation_list(&[&identity]).unwrap();
+    scene.scratch.write("revoking.pem", list).unwrap();
+    let revoking = REQUIRED.replace("crl.pem", "revoking.pem");
+    let client = Some(&identity);
+    for (name, identity, before, after, is_served) in [
+        ("none, required", None, "", REQUIRED, false),
+        ("optional, required", None, &*optional, REQUIRED, false),
+        ("another list", client, REQUIRED, &*revoking, false),
+        ("the same files", client, REQUIRED, REQUIRED, true),
+    ] {
+        let case = Case {
+            name,
+            identity,
+            before,
+            after,
+            files: Vec::new(),
+            is_served,
+        };
+        case.check_other_listener(&scene).await;
     }
 }
 
@@ -404,12 +498,12 @@ async fn a_tls_session_is_not_resumed_after_its_client_certificate_has_expired()
         let expires_at = Instant::now() + valid_for;
         let identity = scene.clients.client("brief", valid_for).unwrap();
         let sessions = Sessions::new(&scene, options, Some(&identity));
-        assert!(sessions.begin().await.is_served());
+        sessions.begin().await.unwrap();
         eventually(LIMIT, async || Instant::now() >= expires_at)
             .await
             .unwrap();
         let expired = async || {
-            let probe = sessions.resume().await;
+            let probe = sessions.offer(0).await;
             match probe.is_resumed() || probe.is_served() {
                 true => Err(probe.0),
                 false => Ok(()),
@@ -418,7 +512,7 @@ async fn a_tls_session_is_not_resumed_after_its_client_certificate_has_expired()
         eventually(LIMIT, expired).await.unwrap();
         // The client offers the same session, and presents a renewed certificate.
         let sessions = Sessions::new(&scene, options, Some(&renewed));
-        let probe = sessions.resume().await;
+        let probe = sessions.offer(0).await;
         assert!(probe.is_served() && !probe.is_resumed(), "{}", probe.0);
     });
     join_all(clients).await;
