@@ -56,6 +56,7 @@ mod routing;
 mod runbook;
 mod scene;
 mod served;
+mod server_log;
 mod server_tls;
 mod service;
 mod start;

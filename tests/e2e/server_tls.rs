@@ -25,6 +25,8 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 
+use crate::server_log;
+
 const LIMIT: Duration = Duration::from_secs(30);
 const SHUTDOWN_IN_PROGRESS: i32 = 91;
 
@@ -178,12 +180,14 @@ async fn clears(seawall: &Seawall) -> f64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_with_a_new_client_certificate_replaces_server_connections_without_errors() {
-    let scene = Scene::new().await;
+    let scene = Scene::with(server_log::detailed()).await;
     let seawall = scene.start("127.0.0.1", FILES).await;
     let mut client = logged_in(&seawall).await.unwrap();
-    assert!(find(&mut client).await);
+    let subject = server_log::presented_subject(&scene.server, &mut client, "before").await;
+    assert_eq!(subject, "CN=seawall");
     let before = clears(&seawall).await;
-    scene.write_identity(scene.authority());
+    let renewed = scene.authority().client("renewed", YEAR).unwrap();
+    scene.write("client.pem", &renewed.pem());
     let toml = scene.toml(FILES);
     let reload = seawall.reload(&toml).await.unwrap();
     let keys: Vec<_> = reload.changes.iter().map(|change| &*change.key).collect();
@@ -195,7 +199,8 @@ async fn a_reload_with_a_new_client_certificate_replaces_server_connections_with
         count += 1;
         assert!(count < 100_000, "expected the connection to be replaced");
     }
-    assert!(find(&mut client).await);
+    let subject = server_log::presented_subject(&scene.server, &mut client, "after").await;
+    assert_eq!(subject, "CN=renewed");
     let after = clears(&seawall).await;
     assert!(
         (after - before).abs() < f64::EPSILON,
@@ -506,8 +511,7 @@ async fn a_server_that_requires_a_client_certificate_is_used_only_if_seawall_has
     // The server closes the connection after the TLS handshake, without an alert.
     let cause = "the server asked for a client certificate, and Seawall has none";
     check_refusal(&process, cause).await;
-    let log = scene.server.mongod().data_dir().join("mongod.log");
-    let log = fs::read_to_string(log).unwrap();
+    let log = server_log::read(&scene.server);
     let refusal = "No SSL certificate provided by peer; connection rejected";
     assert!(log.contains(refusal), "{log}");
     let seawall = scene.start("127.0.0.1", FILES).await;
