@@ -2,9 +2,13 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use bson::{Binary, doc, spec::BinarySubtype};
+use bson::{Binary, Document, doc, spec::BinarySubtype};
 use seawall_locks::Mutex;
-use seawall_tests::{mongod::shared_standalone, raw::RawClient, seawall::Seawall};
+use seawall_tests::{
+    mongod::{Options, Standalone, shared_standalone},
+    raw::RawClient,
+    seawall::Seawall,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
     net::{TcpListener, TcpStream},
@@ -60,80 +64,103 @@ async fn read_header(client: &mut TcpStream) -> Vec<u8> {
     [&head[12..], &addresses].concat()
 }
 
-#[tokio::test]
-async fn a_server_gets_the_address_of_a_relayed_client_in_a_proxy_header() {
-    let server = shared_standalone().await.unwrap();
-    let gate = Gate::start(server.address()).await;
+/// The header of a client with another address than Seawall's host.
+const REMOTE: &str = "PROXY TCP4 192.0.2.7 192.0.2.1 4711 27017\r\n";
+
+/// Starts Seawall in front of the server with this connection string. Relays connect to the gate.
+async fn start(uri: &str, gate: &Gate, settings: &str) -> Seawall {
     let toml = format!(
         "listen.proxy_protocol = \"accept\"\nlisten.proxy_networks = \"127.0.0.0/8\"\n\
-         deployment.mode = \"relay\"\ndeployment.relay_proxy_port = {}\n",
+         deployment.relay_proxy_port = {}\n{settings}\n",
         gate.port
     );
-    let seawall = Seawall::start_configured(&server.uri(), &toml).await;
+    let seawall = Seawall::start_configured(uri, &toml).await;
     // Seawall monitors the server at the server's own port, so the monitoring connections do not
     // reach `gate`.
     assert_eq!(gate.take_headers(), Vec::<Vec<u8>>::new());
-    for (header, expected) in [
-        (
-            "PROXY TCP4 192.0.2.7 192.0.2.1 4711 27017\r\n",
-            Some([192, 0, 2, 7]),
-        ),
-        ("PROXY TCP4 127.0.0.9 192.0.2.1 4711 27017\r\n", None),
-    ] {
-        let mut stream = TcpStream::connect(seawall.address()).await.unwrap();
-        stream.write_all(header.as_bytes()).await.unwrap();
-        let mut client = RawClient::new(stream);
-        let reply = timeout(LIMIT, client.hello(doc! {})).await.unwrap();
-        assert!(reply.unwrap().is_ok());
-        let headers = gate.take_headers();
-        let [sent] = headers.as_slice() else {
-            panic!("{headers:?}")
-        };
-        match expected {
-            // The header contains version 2, a proxied TCP connection over IPv4, and the addresses.
-            Some(ip) => {
-                assert_eq!(sent[..4], [0x21, 0x11, 0, 12], "{sent:?}");
-                assert_eq!(sent[4..8], ip, "{sent:?}");
-                assert_eq!(sent[12..14], 4711_u16.to_be_bytes(), "{sent:?}");
-            }
-            // The address of this client is a loopback address, so the header is `LOCAL` and has no
-            // addresses.
-            None => assert_eq!(sent[..], [0x20, 0, 0, 0], "{sent:?}"),
-        }
-    }
+    seawall
 }
 
-/// A pooled client becomes a relayed client when it begins a login with a mechanism other than
-/// SCRAM.
-#[tokio::test]
-async fn a_server_gets_the_address_of_a_client_that_is_relayed_only_because_of_its_mechanism() {
-    let server = shared_standalone().await.unwrap();
-    let gate = Gate::start(server.address()).await;
-    let toml = format!(
-        "listen.proxy_protocol = \"accept\"\nlisten.proxy_networks = \"127.0.0.0/8\"\n\
-         auth.other_mechanisms = \"relay\"\ndeployment.relay_proxy_port = {}\n",
-        gate.port
-    );
-    let seawall = Seawall::start_configured(&server.uri(), &toml).await;
+/// Connects with this header, and sends a `hello`.
+async fn connect(seawall: &Seawall, header: &str) -> RawClient {
     let mut stream = TcpStream::connect(seawall.address()).await.unwrap();
-    let header = b"PROXY TCP4 192.0.2.7 192.0.2.1 4711 27017\r\n";
-    stream.write_all(header).await.unwrap();
+    stream.write_all(header.as_bytes()).await.unwrap();
     let mut client = RawClient::new(stream);
     let reply = timeout(LIMIT, client.hello(doc! {})).await.unwrap();
     assert!(reply.unwrap().is_ok());
-    assert_eq!(gate.take_headers(), Vec::<Vec<u8>>::new());
+    client
+}
+
+/// The begin of a login with a mechanism that the servers of these tests do not support.
+fn begin_of_login() -> Document {
     let payload = Binary {
         subtype: BinarySubtype::Generic,
         bytes: b"\0app\0secret".to_vec(),
     };
-    let start = doc! { "saslStart": 1, "mechanism": "PLAIN", "payload": payload };
-    // The server does not support this mechanism.
-    let reply = timeout(LIMIT, client.command("$external", start)).await;
-    assert!(!reply.unwrap().unwrap().is_ok());
+    doc! { "saslStart": 1, "mechanism": "PLAIN", "payload": payload }
+}
+
+/// Checks that the gate has got one header, for the client with the header [`REMOTE`].
+fn assert_remote(gate: &Gate) {
     let headers = gate.take_headers();
     let [sent] = headers.as_slice() else {
         panic!("{headers:?}")
     };
+    // The header contains version 2, a proxied TCP connection over IPv4, and the addresses.
     assert_eq!(sent[..8], [0x21, 0x11, 0, 12, 192, 0, 2, 7], "{sent:?}");
     assert_eq!(sent[12..14], 4711_u16.to_be_bytes(), "{sent:?}");
+}
+
+const RELAY: &str = "deployment.mode = \"relay\"";
+
+/// With this setting, a pooled client becomes a relayed client when it begins a login with a
+/// mechanism other than SCRAM.
+const RELAY_OTHER_MECHANISMS: &str = "auth.other_mechanisms = \"relay\"";
+
+#[tokio::test]
+async fn a_server_gets_the_address_of_a_relayed_client_in_a_proxy_header() {
+    let server = shared_standalone().await.unwrap();
+    let gate = Gate::start(server.address()).await;
+    let seawall = start(&server.uri(), &gate, RELAY).await;
+    let _remote = connect(&seawall, REMOTE).await;
+    assert_remote(&gate);
+    // The address of this client is a loopback address, so the header is `LOCAL` and has no
+    // addresses.
+    let local = "PROXY TCP4 127.0.0.9 192.0.2.1 4711 27017\r\n";
+    let _local = connect(&seawall, local).await;
+    assert_eq!(gate.take_headers(), [[0x20, 0, 0, 0]]);
+}
+
+#[tokio::test]
+async fn a_server_gets_the_address_of_a_client_that_is_relayed_only_because_of_its_mechanism() {
+    let server = shared_standalone().await.unwrap();
+    let gate = Gate::start(server.address()).await;
+    let seawall = start(&server.uri(), &gate, RELAY_OTHER_MECHANISMS).await;
+    let mut client = connect(&seawall, REMOTE).await;
+    assert_eq!(gate.take_headers(), Vec::<Vec<u8>>::new());
+    let reply = timeout(LIMIT, client.command("$external", begin_of_login())).await;
+    assert!(!reply.unwrap().unwrap().is_ok());
+    assert_remote(&gate);
+}
+
+/// The server accepts only TLS. So it replies only if the TLS handshake follows the header, which
+/// the gate reads in clear text and removes.
+#[tokio::test]
+async fn a_proxy_header_precedes_the_tls_handshake_with_a_server() {
+    let options = Options {
+        tls: true,
+        ..Options::with_auth()
+    };
+    let server = Standalone::start(options).await.unwrap();
+    let gate = Gate::start(server.address()).await;
+    let mut direct = server.raw_client().await.unwrap();
+    let refusal = direct.command("$external", begin_of_login()).await.unwrap();
+    for settings in [RELAY, RELAY_OTHER_MECHANISMS] {
+        let seawall = start(&server.uri(), &gate, settings).await;
+        let mut client = connect(&seawall, REMOTE).await;
+        let reply = timeout(LIMIT, client.command("$external", begin_of_login())).await;
+        let reply = reply.unwrap().unwrap();
+        assert_eq!(reply.body, refusal.body, "{settings}");
+        assert_remote(&gate);
+    }
 }
