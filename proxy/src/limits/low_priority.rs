@@ -337,7 +337,10 @@ impl Threads {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+    use std::sync::{
+        atomic::AtomicUsize,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    };
 
     use futures_util::{FutureExt as _, future::join_all};
     use rustix::process::getpriority_process;
@@ -488,6 +491,48 @@ mod tests {
         timeout(LIMIT, all).await.unwrap();
         let place = order.lock().iter().position(|address| *address == 2);
         assert!(place.is_some_and(|place| place <= 2), "{order:?}");
+    }
+
+    /// There is one more thread than there are turns, so only the turns limit the number of steps.
+    /// If a step began without a turn, it would not wait in the queue, and the test would fail.
+    #[tokio::test]
+    async fn at_most_as_many_steps_run_at_the_same_time_as_there_are_turns() {
+        const STEPS: usize = 6;
+        let threads = Threads {
+            count: 3,
+            ..Threads::new(2, || {})
+        };
+        let [begun, running, most] = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
+        let (end, ends) = sync_channel::<()>(STEPS);
+        let ends = Arc::new(Mutex::new(ends));
+        let steps = (0..STEPS).map(|_| {
+            let [begun, running, most] = [&begun, &running, &most].map(Arc::clone);
+            let ends = Arc::clone(&ends);
+            let work = work(move || {
+                let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+                most.fetch_max(now, Ordering::SeqCst);
+                begun.fetch_add(1, Ordering::SeqCst);
+                let ended = ends.lock().recv_timeout(LIMIT);
+                running.fetch_sub(1, Ordering::SeqCst);
+                ended
+            });
+            threads.run(LOCAL, HandshakeStep::First, work, AnyTime)
+        });
+        let end_one_by_one = async {
+            for expected in 2..=STEPS {
+                while begun.load(Ordering::SeqCst) != expected
+                    || threads.first.waiting() != STEPS - expected
+                {
+                    yield_now().await;
+                }
+                end.send(()).unwrap();
+            }
+            end.send(()).unwrap();
+        };
+        let all = async { tokio::join!(join_all(steps), end_one_by_one) };
+        let (done, ()) = timeout(LIMIT, all).await.unwrap();
+        assert_eq!(done, [Some(Ok(())); STEPS]);
+        assert_eq!(most.load(Ordering::SeqCst), 2);
     }
 
     #[tokio::test]
