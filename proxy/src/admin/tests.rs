@@ -27,7 +27,7 @@ use tower::ServiceExt as _;
 use super::*;
 use crate::{
     captures::CaptureState,
-    observe::{Observer, outcome_of},
+    observe::{MemoryLog, Observer, outcome_of},
     pool::{ConcurrencySnapshot, Snapshot, UserSnapshot, tests::limits},
     pulse,
     service_account::ServiceAccount,
@@ -38,7 +38,6 @@ use seawall_command::CommandBytes;
 use seawall_command::{ReplyFacts, ReplyForm};
 use seawall_concurrency::Reason;
 use seawall_insight::{Clock, Second};
-use seawall_locks::Mutex;
 use seawall_stats::{
     Counters, Departure, Figures, Gauge, Gauges, Label, Leaving, Level, Phase, ServerSample, Stage,
     Traffic, WeighedSeries,
@@ -328,35 +327,9 @@ async fn refused_actions_are_counted_and_logged_once_a_minute() {
     assert_eq!(state.refused_actions.count(Instant::now()), Some(3));
 }
 
-/// A log in memory.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    /// Collects the log of this thread until the returned guard is dropped.
-    fn collect(&self) -> tracing::subscriber::DefaultGuard {
-        let log = self.clone();
-        let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone());
-        tracing::subscriber::set_default(subscriber.finish())
-    }
-
-    /// The lines of the log that contain `admin action`.
-    fn actions(&self) -> Vec<String> {
-        let log = String::from_utf8(self.0.lock().clone()).unwrap();
-        let actions = log.lines().filter(|line| line.contains("admin action"));
-        actions.map(str::to_owned).collect()
-    }
-}
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
+/// The lines of the log about actions.
+fn actions(log: &MemoryLog) -> Vec<String> {
+    log.lines_with("admin action")
 }
 
 /// Sends an action to this handler and drops the request while the handler waits. Returns the log
@@ -367,7 +340,7 @@ fn log_of_interrupted_action(handler: MethodRouter) -> String {
     let router: Router = Router::new()
         .route("/", handler)
         .route_layer(middleware::from_fn_with_state(state, guard::check_action));
-    let log = Log::default();
+    let log = MemoryLog::default();
     let _collecting = log.collect();
     let request = Request::post("/").header(header::HOST, "localhost");
     let request = router.oneshot(request.body(Body::empty()).unwrap());
@@ -376,7 +349,7 @@ fn log_of_interrupted_action(handler: MethodRouter) -> String {
         ended.is_none_or(|result| result.is_err()),
         "the handler has returned"
     );
-    let actions = log.actions();
+    let actions = actions(&log);
     assert_eq!(actions.len(), 1, "{actions:?}");
     actions[0].clone()
 }
@@ -402,7 +375,7 @@ async fn a_logout_is_logged_only_if_the_session_exists() {
     let state = Arc::new(state());
     state.guard.store(Arc::new(guard_with_token()));
     let id = state.sessions.begin("secret", Instant::now()).unwrap();
-    let log = Log::default();
+    let log = MemoryLog::default();
     let _collecting = log.collect();
     // The second request names a session that has ended.
     for _ in 0..2 {
@@ -414,7 +387,7 @@ async fn a_logout_is_logged_only_if_the_session_exists() {
         let response = router(Arc::clone(&state)).oneshot(request).await.unwrap();
         assert_eq!(response.status(), StatusCode::NO_CONTENT);
     }
-    let actions = log.actions();
+    let actions = actions(&log);
     assert_eq!(actions.len(), 1, "{actions:?}");
     assert!(actions[0].contains("logout"), "{actions:?}");
 }

@@ -20,6 +20,8 @@ mod exporter;
 mod histograms;
 mod json_text;
 mod logins;
+#[cfg(test)]
+mod memory_log;
 mod metric_handles;
 mod metric_name;
 mod names;
@@ -74,6 +76,8 @@ pub(crate) use self::{
     slow_log::SlowLogSettings,
     sums::RowIndexes,
 };
+#[cfg(test)]
+pub(crate) use self::memory_log::MemoryLog;
 
 /// Options of the statistics. They select the figures to count, and limit the number of rows.
 #[derive(Clone, Debug)]

@@ -95,11 +95,8 @@ impl Write for EscapingJsonWriter<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::{io, sync::Arc};
-
-    use seawall_locks::Mutex;
-
     use super::*;
+    use crate::observe::MemoryLog;
 
     #[test]
     fn only_control_characters_are_escaped() {
@@ -113,24 +110,9 @@ mod tests {
         }
     }
 
-    /// A log in memory.
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
     #[test]
     fn a_user_name_cannot_forge_a_line_of_the_text_log() {
-        let log = Log::default();
+        let log = MemoryLog::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
             .fmt_fields(EscapedFields)
@@ -142,7 +124,7 @@ mod tests {
             let (user, quoted) = ("u\n INFO forged", "q\n");
             tracing::info!(%user, quoted, number = 7, "refused\n INFO forged");
         });
-        let log = String::from_utf8(log.0.lock().clone()).unwrap();
+        let log = log.text();
         let expected = r#" INFO refused\n INFO forged user=u\n INFO forged quoted="q\n" number=7"#;
         assert_eq!(log, format!("{expected}\n"));
     }
@@ -150,7 +132,7 @@ mod tests {
     /// U+009B begins an escape sequence, like ESC and `[`.
     #[test]
     fn control_characters_are_escaped_in_the_json_log() {
-        let log = Log::default();
+        let log = MemoryLog::default();
         let writer = log.clone();
         let subscriber = tracing_subscriber::fmt()
             .json()
@@ -160,7 +142,7 @@ mod tests {
         tracing::subscriber::with_default(subscriber.finish(), || {
             tracing::info!(%user, "refused");
         });
-        let log = String::from_utf8(log.0.lock().clone()).unwrap();
+        let log = log.text();
         let line = log.strip_suffix('\n').unwrap();
         assert!(!line.contains(char::is_control), "{line:?}");
         let read: serde_json::Value = serde_json::from_str(line).unwrap();
