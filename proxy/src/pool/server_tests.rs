@@ -10,17 +10,19 @@ use std::{
 
 use bson::{RawDocument, rawdoc};
 use futures_util::FutureExt as _;
+use serde_json::Value;
 use tokio::{
     runtime::Handle,
-    time::{Instant, pause, timeout},
+    time::{Instant, advance, pause, timeout},
 };
 
 use super::{
     CheckOutError, Concurrency, Cost, Limits, ServerPool, Suspicion, chance,
+    slots::WINDOW,
     tests::{CLIENT, identity, limits},
 };
 use crate::{
-    observe::{CloseReason, Observer, Recorder},
+    observe::{CloseReason, MemoryLog, Observer, Recorder},
     pool::Checkout,
     scripted::{Response, ScriptedServer},
 };
@@ -545,6 +547,89 @@ async fn only_resets_that_change_the_value_of_the_concurrency_limit_are_counted(
     let text = observer.exporter.render();
     let line = r#"seawall_concurrency_limit_changes_total{server="test",reason="reset"} 1"#;
     assert!(text.lines().any(|found| found == line), "{text}");
+}
+
+/// Lets the tasks of the pool run before and after it moves the paused clock by this time.
+async fn pass_time(time: Duration) {
+    let run_tasks = async || {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    };
+    run_tasks().await;
+    advance(time).await;
+    run_tasks().await;
+}
+
+/// Two operations of half a window each run one after another on one connection, and at each time
+/// another operation waits. So the window has one completed operation, which took as long as it
+/// waited.
+#[tokio::test]
+async fn a_decision_on_the_concurrency_limit_is_logged_at_debug_with_the_measurements() {
+    let log = MemoryLog::default();
+    let _collecting = log.collect();
+    let scene = Scene::ready(Limits {
+        max_pool_size: 1,
+        concurrency: Concurrency::Auto,
+        ..limits()
+    })
+    .await;
+    let connection = scene.connector.connect(scene.pool.address()).await.unwrap();
+    scene.pool.adopt(&scene.user, connection);
+    pause();
+    let first = scene.check_out().now_or_never().unwrap().unwrap();
+    let mut second = Box::pin(scene.check_out());
+    assert!(second.as_mut().now_or_never().is_none());
+    pass_time(WINDOW / 2).await;
+    let mut third = Box::pin(scene.check_out());
+    assert!(third.as_mut().now_or_never().is_none());
+    complete(first);
+    let second = second.now_or_never().unwrap().unwrap();
+    // Timers may fire a millisecond late.
+    let rest = WINDOW / 2 + Duration::from_millis(1);
+    pass_time(rest).await;
+    let decisions = log.lines_with("decision on the concurrency limit");
+    let [decision] = decisions.as_slice() else {
+        panic!("expected one decision: {decisions:?}");
+    };
+    let decision: Value = serde_json::from_str(decision).unwrap();
+    assert_eq!(decision["level"], "DEBUG");
+    let fields = &decision["fields"];
+    let reason = scene.pool.snapshot().concurrency.reason;
+    let reason = reason.unwrap().to_string();
+    assert_eq!(fields["server"], scene.pool.address().to_string());
+    assert_eq!(fields["reason"], reason);
+    assert_eq!(fields["load"], "server_bound");
+    for (name, expected) in [
+        ("limit", 4),
+        ("previous", 4),
+        ("settled", 4),
+        ("waiting", 1),
+        ("exempt", 0),
+    ] {
+        assert_eq!(fields[name], expected, "{name}: {fields}");
+    }
+    let half = (WINDOW / 2).as_secs_f64();
+    let window = half + rest.as_secs_f64();
+    for (name, expected) in [
+        ("completed_per_second", 1.0 / window),
+        ("mean_wait_seconds", half),
+        ("mean_server_time_seconds", half),
+        ("mean_in_progress", 1.0),
+        ("gain", 0.0),
+        ("noise", 0.0),
+    ] {
+        let value = fields[name].as_f64().unwrap_or(f64::NAN);
+        assert!((value - expected).abs() < 1e-6, "{name}: {fields}");
+    }
+    assert!(fields["crowding"].is_f64(), "{fields}");
+    drop(second);
+}
+
+/// Ends the exchange of an operation, and checks its connection in.
+fn complete(mut checkout: Checkout) {
+    checkout.begin();
+    checkout.finish();
 }
 
 #[tokio::test]
