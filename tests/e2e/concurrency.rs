@@ -8,18 +8,20 @@ use bson::{Document, doc};
 use seawall_api::{Pool, Pools};
 use seawall_tests::{
     eventually::eventually,
-    mongod::{Options, ReplicaSet},
-    raw::{OpMsg, RawClient},
+    mongod::{FailTimes, Options, ROOT, ROOT_PASSWORD, ReplicaSet, fail_command},
+    raw::{KeyCache, Login, OpMsg, RawClient},
     seawall::Seawall,
 };
 
 /// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A replica set without authentication, and a Seawall in front of it.
+/// A replica set of one server, and a Seawall in front of it.
 struct Scene {
-    _set: ReplicaSet,
+    set: ReplicaSet,
     seawall: Seawall,
+    /// The login of all clients; `None` without authentication.
+    login: Option<Login>,
 }
 
 impl Scene {
@@ -28,9 +30,21 @@ impl Scene {
     }
 
     async fn start_with(toml: &str) -> Self {
-        let set = ReplicaSet::start(1, Options::default()).await.unwrap();
+        Self::start_on(Options::default(), toml).await
+    }
+
+    /// Like [`Self::start_with`], on a server with these options.
+    async fn start_on(options: Options, toml: &str) -> Self {
+        let login = options
+            .auth
+            .then(|| Login::new("admin", ROOT, ROOT_PASSWORD).keys(&KeyCache::default()));
+        let set = ReplicaSet::start(1, options).await.unwrap();
         let seawall = Seawall::start_configured(&set.uri(), toml).await;
-        let scene = Self { _set: set, seawall };
+        let scene = Self {
+            set,
+            seawall,
+            login,
+        };
         let insert = doc! {"insert": "c", "documents": [{"_id": 1, "n": 0}]};
         scene.run(insert).await;
         scene
@@ -40,6 +54,10 @@ impl Scene {
         let address = self.seawall.address().parse().unwrap();
         let mut client = RawClient::connect(address).await.unwrap();
         client.set_limit(LIMIT);
+        if let Some(login) = &self.login {
+            let outcome = client.login(login).await.unwrap();
+            assert!(outcome.is_authenticated(), "{outcome:?}");
+        }
         client
     }
 
@@ -111,11 +129,8 @@ async fn commit_among_blocked_updates(toml: &str, hold_all: impl AsyncFn(&Scene)
     let mut writer = scene.client().await;
     let lsid = doc! {"id": bson::Uuid::new()};
     let update = doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]};
-    let mut statement = update.clone();
-    statement.extend(doc! {
-        "lsid": &lsid, "txnNumber": 1_i64, "autocommit": false, "startTransaction": true,
-    });
-    writer.expect_ok("d", statement).await;
+    let first = first_statement(update.clone(), &lsid);
+    writer.expect_ok("d", first).await;
     // These updates conflict with the transaction, so the server does not reply before the
     // transaction ends.
     let mut blocked = Vec::new();
@@ -125,10 +140,98 @@ async fn commit_among_blocked_updates(toml: &str, hold_all: impl AsyncFn(&Scene)
     eventually(LIMIT, async || hold_all(&scene).await)
         .await
         .unwrap();
-    let commit =
-        doc! {"commitTransaction": 1, "lsid": &lsid, "txnNumber": 1_i64, "autocommit": false};
+    let commit = in_transaction(doc! {"commitTransaction": 1}, &lsid);
     writer.expect_ok("admin", commit).await;
     must_succeed(blocked).await;
+}
+
+/// A command that belongs to the first transaction of a session.
+fn in_transaction(mut command: Document, lsid: &Document) -> Document {
+    command.extend(doc! {"lsid": lsid, "txnNumber": 1_i64, "autocommit": false});
+    command
+}
+
+/// A command that begins the first transaction of a session.
+fn first_statement(command: Document, lsid: &Document) -> Document {
+    let mut command = in_transaction(command, lsid);
+    command.insert("startTransaction", true);
+    command
+}
+
+#[tokio::test]
+async fn commands_that_others_may_wait_for_do_not_wait_behind_a_reached_fixed_concurrency_limit() {
+    pass_waiting_finds("pool.concurrency = 1\n", 1).await;
+}
+
+#[tokio::test]
+async fn commands_that_others_may_wait_for_do_not_wait_behind_a_reached_auto_concurrency_limit() {
+    let toml = "pool.concurrency = \"auto\"\npool.max_exempt_operations = 1\n";
+    pass_waiting_finds(toml, 32).await;
+}
+
+/// Sends so many finds that they reach the concurrency limit `limit`, and others wait. No find
+/// ends. Runs commands that other operations may wait for, and a command for which Seawall itself
+/// asks the server. Checks that these commands succeed while finds still wait that were sent
+/// earlier.
+///
+/// While no operation completes, Seawall lets one more find run every 250 ms. So the last of the
+/// finds waits for at least 14 s, and a command that waits behind it also does.
+async fn pass_waiting_finds(toml: &str, limit: u64) {
+    const WAITING: u64 = 60;
+    let scene = Scene::start_on(Options::with_auth(), toml).await;
+    let mut urgent = urgent_clients(&scene).await;
+    let mut finders = Vec::new();
+    for _ in 0..limit + WAITING {
+        finders.push(scene.client().await);
+    }
+    let blocks = doc! {"failCommands": ["find"], "blockConnection": true, "blockTimeMS": 60_000};
+    let administrator = scene.set.administrator().await.unwrap();
+    fail_command(&administrator, FailTimes::Always, blocks)
+        .await
+        .unwrap();
+    for finder in &mut finders {
+        let find = OpMsg::new(doc! {"find": "c", "$db": "d"});
+        finder.send(&find).await.unwrap();
+    }
+    let is_reached = async || {
+        let now = scene.concurrency().await;
+        now.limit == Some(limit) && now.in_progress == limit && now.waiting > 0
+    };
+    eventually(LIMIT, is_reached).await.unwrap();
+    for (client, commands) in &mut urgent {
+        for (database, command) in commands {
+            let reply = client.command(database, command.clone()).await.unwrap();
+            assert!(reply.is_ok(), "{command}: {reply:?}");
+            assert!(scene.concurrency().await.waiting > 0, "{command}");
+        }
+    }
+}
+
+/// Clients with commands that need not wait for a slot, each with its database: later statements,
+/// the commit and the abort of a transaction, `killCursors` and `endSessions`. The last command
+/// makes Seawall ask the server for the rights of the user.
+async fn urgent_clients(scene: &Scene) -> Vec<(RawClient, Vec<(&'static str, Document)>)> {
+    let insert = doc! {"insert": "c", "documents": [{}]};
+    let mut clients = Vec::new();
+    for end in ["commitTransaction", "abortTransaction"] {
+        let lsid = doc! {"id": bson::Uuid::new()};
+        let mut client = scene.client().await;
+        let first = first_statement(insert.clone(), &lsid);
+        client.expect_ok("d", first).await;
+        let later = in_transaction(insert.clone(), &lsid);
+        let end = in_transaction(doc! {end: 1}, &lsid);
+        clients.push((client, vec![("d", later), ("admin", end)]));
+    }
+    let mut client = scene.client().await;
+    client.expect_ok("d", insert).await;
+    let lsid = doc! {"id": bson::Uuid::new()};
+    let find = doc! {"find": "c", "batchSize": 1, "lsid": &lsid};
+    let cursor = client.expect_ok("d", find).await.cursor_id().unwrap();
+    let kill = doc! {"killCursors": "c", "cursors": [cursor], "lsid": &lsid};
+    let end = doc! {"endSessions": [lsid]};
+    let own = doc! {"seawall": "status"};
+    clients.push((client, vec![("d", kill), ("admin", end), ("admin", own)]));
+    clients
 }
 
 /// Reads one reply from each client. Checks that no reply is an error.
