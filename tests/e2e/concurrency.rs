@@ -16,6 +16,8 @@ use seawall_tests::{
 /// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(20);
 
+const MAX_TIME_MS_EXPIRED: i32 = 50;
+
 /// A replica set of one server, and a Seawall in front of it.
 struct Scene {
     set: ReplicaSet,
@@ -324,4 +326,47 @@ async fn operations_that_wait_for_a_connection_are_counted_as_waiting() {
     .unwrap();
     assert_eq!(scene.gauge("waiting").await, "4");
     drop(reads);
+}
+
+/// An election changes the types of servers. The limit that was found for a secondary says nothing
+/// about the same server as the primary, because it then serves other operations.
+#[tokio::test]
+async fn the_concurrency_limit_of_a_server_begins_again_at_32_when_the_server_becomes_primary() {
+    let set = ReplicaSet::start(2, Options::default()).await.unwrap();
+    let seawall = Seawall::start(&set.uri()).await;
+    let secondaries = set.secondaries().await;
+    let [secondary] = secondaries.as_slice() else {
+        panic!("expected one secondary");
+    };
+    let address = secondary.address().to_string();
+    let settled = async || {
+        let pools: Pools = seawall.api("/api/v1/pools").await;
+        let mut pools = pools.pools.into_iter();
+        let pool = pools.find(|pool| pool.server == address).unwrap();
+        pool.concurrency.settled.unwrap()
+    };
+    assert_eq!(settled().await, 32);
+    let expires = doc! {"failCommands": ["find"], "errorCode": MAX_TIME_MS_EXPIRED};
+    let administrator = set.administrator_of(secondary).await.unwrap();
+    fail_command(&administrator, FailTimes::Always, expires)
+        .await
+        .unwrap();
+    // Seawall lowers the limit, because all operations exceed their time limit.
+    let is_lowered = async || {
+        let mut client = RawClient::connect(seawall.address().parse().unwrap())
+            .await
+            .unwrap();
+        for _ in 0..8 {
+            let find = doc! {"find": "c", "$readPreference": {"mode": "secondary"}};
+            let reply = client.command("d", find).await.unwrap();
+            assert_eq!(reply.code(), Some(MAX_TIME_MS_EXPIRED), "{reply:?}");
+        }
+        settled().await < 32
+    };
+    eventually(LIMIT, is_lowered).await.unwrap();
+    let primary = set.step_down().await.unwrap();
+    assert_eq!(primary.address(), secondary.address());
+    eventually(LIMIT, async || settled().await == 32)
+        .await
+        .unwrap();
 }
