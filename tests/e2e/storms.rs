@@ -6,7 +6,7 @@ use std::time::Duration;
 use bson::{Document, doc};
 use futures_util::future::join_all;
 use rustix::process::Signal;
-use seawall_api::{Captures, Named, Storms};
+use seawall_api::{Captures, Named, Pools, Storms};
 use seawall_capture::{Reader, record::Content};
 use seawall_load::{Behaviour, Mix, Objectives, Plan, Report, Target, Work};
 use seawall_tests::{
@@ -374,6 +374,57 @@ async fn no_client_is_closed_because_its_login_waited_at_the_gate() {
     let logins = join_all((0..CLIENTS).map(|_| log_in())).await;
     let succeeded = logins.iter().flatten().filter(|(_, has)| *has).count();
     assert_eq!(succeeded, CLIENTS);
+}
+
+/// The concurrency limit is reached, so operations wait for a slot although server connections are
+/// available. While no operation completes, Seawall lets one more operation run every 250 ms. So
+/// the last of these operations waits for 15 s, unless its client disconnects.
+#[tokio::test]
+async fn the_login_gate_delays_logins_while_operations_wait_for_a_slot_and_opens_when_none_waits() {
+    const OPERATIONS: usize = 60;
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    let toml = "pool.concurrency = 1\npool.min_pool_size = 20\n";
+    let seawall = Seawall::start_configured(&server.uri(), toml).await;
+    let address = seawall.address().parse().unwrap();
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD).keys(&KeyCache::default());
+    let log_in = async || {
+        let mut client = RawClient::connect(address).await.unwrap();
+        let outcome = client.login(&login).await.unwrap();
+        assert!(outcome.is_authenticated(), "{outcome:?}");
+        client
+    };
+    let pool = async || {
+        let pools: Pools = seawall.api("/api/v1/pools").await;
+        pools.pools.into_iter().next().unwrap()
+    };
+    let delayed = async || seawall.metric("seawall_logins_delayed_total", &[]).await;
+    // A gate that limits the rate to a few hundred logins per second delays some of these logins.
+    let are_delayed = async || {
+        let before = delayed().await;
+        join_all((0..64).map(|_| log_in())).await;
+        delayed().await > before
+    };
+    let mut clients = join_all((0..OPERATIONS).map(|_| log_in())).await;
+    let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
+    clients[0].expect_ok("test", insert).await;
+    let is_filled = async || pool().await.available >= 20;
+    eventually(LIMIT, is_filled).await.unwrap();
+    // The gate may be limiting the rate because the first operation waited for a connection.
+    let pass_at_once = async || !are_delayed().await;
+    eventually(LIMIT, &pass_at_once).await.unwrap();
+    let slow = doc! {"find": "c", "filter": {"$where": "sleep(60000) || true"}, "$db": "test"};
+    for client in &mut clients {
+        client.send(&OpMsg::new(slow.clone())).await.unwrap();
+    }
+    let wait_for_a_slot = async || {
+        let pool = pool().await;
+        pool.available > 0 && pool.concurrency.waiting > 0
+    };
+    eventually(LIMIT, wait_for_a_slot).await.unwrap();
+    eventually(LIMIT, &are_delayed).await.unwrap();
+    assert!(pool().await.concurrency.waiting > 0);
+    drop(clients);
+    eventually(LIMIT, &pass_at_once).await.unwrap();
 }
 
 #[tokio::test]
