@@ -395,6 +395,7 @@ fn limits(pools: &[Pool]) -> Vec<String> {
             printable(&concurrency.mode),
             limit(concurrency),
             concurrency.in_progress.to_string(),
+            concurrency.reserved.to_string(),
             concurrency.exempt.to_string(),
             concurrency.waiting.to_string(),
         ]
@@ -405,6 +406,7 @@ fn limits(pools: &[Pool]) -> Vec<String> {
         "<mode",
         "limit",
         "in progress",
+        "reserved",
         "exempt",
         "waiting",
     ];
@@ -569,13 +571,15 @@ mod tests {
     #[test]
     fn concurrency_limits_and_their_reasons_fit_80_columns() {
         let expected = [
-            "server                 mode  limit  in progress  exempt  waiting",
-            "db1.example.net:27017  auto     12            6       1        0",
+            "server                 mode  limit  in progress  reserved  exempt  waiting",
+            "db1.example.net:27017  auto     12            6         0       1        0",
             "  last decision: operations take many times as long as without load",
-            "db2.example.net:27017  auto      6            6       0        2",
+            "db2.example.net:27017  auto      6            6         3       0        2",
             "  last decision: trying another limit",
         ];
-        assert_eq!(limits(&model().pools.pools), expected);
+        let mut pools = model().pools.pools;
+        pools[1].concurrency.reserved = 3;
+        assert_eq!(limits(&pools), expected);
         for line in expected {
             assert!(line.chars().count() <= 80, "{line}");
         }
