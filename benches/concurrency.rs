@@ -2,8 +2,9 @@
 //! (`pool.concurrency`): `cargo bench --bench concurrency`.
 //!
 //! The load is small finds in a closed loop through Seawall. The bench compares fixed limits, no
-//! limit, and `auto`, with which a controller in Seawall sets the limit. Parts; `--only NAME` runs
-//! one of them:
+//! limit, and `auto`, with which a controller in Seawall sets the limit. Fixed limits of at least
+//! the number of clients have the same effect as no limit, so only the lowest of them is measured.
+//! Parts; `--only NAME` runs one of them:
 //!
 //! - `simulation`: simulates the controller and draws the results. Needs no server.
 //! - `plain`: small finds.
@@ -14,7 +15,7 @@
 //! The load generator, Seawall and the server share the machine. The limits are measured one after
 //! another, and the bench prints the medians of the rounds. For each part except `simulation`, it
 //! also records the limit and the throughput of `auto` over time, and draws both in
-//! `benches/results/pictures`. A full run takes about 80 minutes and writes its results to
+//! `benches/results/pictures`. A full run takes about 95 minutes and writes its results to
 //! `benches/results/concurrency.json`. A run with `--only` or an option below does not write that
 //! file.
 //!
@@ -99,30 +100,33 @@ async fn run(plan: &Plan, situations: &[Situation], pictures: &Path) -> Report {
     report
 }
 
-/// Compares the concurrency limits in `plan.limits`. For each number of clients, every limit is
+/// Compares the concurrency limits of the plan. For each number of clients, each of its limits is
 /// measured.
 async fn compare(testbed: &Testbed, situation: Situation, plan: &Plan, report: &mut Report) {
     for clients in &plan.connections {
-        let mut rounds = vec![Vec::new(); plan.limits.len()];
+        let limits = plan.limits_for(*clients);
+        let mut rounds = vec![Vec::new(); limits.len()];
         for _ in 0..plan.rounds {
-            for (limit, figures) in plan.limits.iter().zip(&mut rounds) {
+            for (limit, figures) in limits.iter().zip(&mut rounds) {
                 let cell = measure(testbed, situation, limit, *clients, &plan.times);
                 figures.push(cell.await);
             }
         }
-        for (limit, figures) in plan.limits.iter().zip(&rounds) {
+        for (limit, figures) in limits.iter().zip(&rounds) {
             report.add(situation, &clients.to_string(), limit, figures);
         }
     }
 }
 
-/// Compares the concurrency limits in `plan.limits` under a load whose number of clients changes.
-/// Each phase of the load, with its number of clients, has its own results.
+/// Compares the concurrency limits of the plan under a load whose number of clients changes. Each
+/// phase of the load, with its number of clients, has its own results.
 async fn compare_changes(testbed: &Testbed, plan: &Plan, report: &mut Report) {
+    let most = plan.phases.iter().copied().max().unwrap_or(0);
+    let limits = plan.limits_for(most);
     // `phases[phase][limit]` has the figures of all rounds.
-    let mut phases = plan.phases.map(|_| vec![Vec::new(); plan.limits.len()]);
+    let mut phases = plan.phases.map(|_| vec![Vec::new(); limits.len()]);
     for _ in 0..plan.rounds {
-        for (index, limit) in plan.limits.iter().enumerate() {
+        for (index, limit) in limits.iter().enumerate() {
             let seawall = testbed.seawall(Situation::Change, limit).await;
             let measured = measure_change(testbed, &seawall, plan).await;
             for (phase, figures) in phases.iter_mut().zip(measured) {
@@ -133,8 +137,8 @@ async fn compare_changes(testbed: &Testbed, plan: &Plan, report: &mut Report) {
             }
         }
     }
-    for ((number, clients), limits) in (1..).zip(plan.phases).zip(&phases) {
-        for (limit, figures) in plan.limits.iter().zip(limits) {
+    for ((number, clients), measured) in (1..).zip(plan.phases).zip(&phases) {
+        for (limit, figures) in limits.iter().zip(measured) {
             let clients = format!("{clients}, phase {number}");
             report.add(Situation::Change, &clients, limit, figures);
         }

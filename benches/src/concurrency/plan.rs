@@ -1,5 +1,12 @@
 //! The settings of a run of the bench `concurrency`, and the situations in which the bench compares
 //! concurrency limits.
+//!
+//! A fixed limit of at least the number of clients has the same effect as `off`: no operation waits
+//! for a slot. So of these limits, only the lowest is measured. The full run then has 382
+//! measurements: in each of the first three situations, 39 combinations of a limit and a number of
+//! clients in 3 rounds; in the last situation, 9 limits in 3 rounds; and 4 traces. The loads last
+//! 52, 20 and 4 minutes. Besides, Seawall starts for each measurement, the clients log in, and the
+//! last operations end. If this takes three seconds, the run takes 95 minutes.
 
 use std::time::Duration;
 
@@ -74,7 +81,7 @@ impl Situation {
 /// The settings of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// The compared values of `pool.concurrency`.
+    /// The values of `pool.concurrency` to compare, see [`Self::limits_for`].
     pub limits: Vec<String>,
     /// The numbers of clients with which each limit is measured.
     pub connections: Vec<usize>,
@@ -150,7 +157,7 @@ impl Plan {
     }
 
     fn full() -> Self {
-        let limits = ["off", AUTO, "8", "16", "32", "64", "128"];
+        let limits = ["off", AUTO, "4", "8", "16", "32", "64", "128", "256"];
         Self {
             limits: limits.map(str::to_owned).to_vec(),
             connections: vec![16, 64, 256, 1_000, 4_000],
@@ -191,8 +198,48 @@ impl Plan {
         }
     }
 
+    /// The limits to compare if at most this number of clients run operations at a time. If several
+    /// fixed limits have no effect, because they are not lower than this number, only the lowest of
+    /// them is compared.
+    pub fn limits_for(&self, clients: usize) -> Vec<&str> {
+        let fixed = |limit: &str| limit.parse::<usize>().ok();
+        let without_effect = self.limits.iter().filter_map(|limit| fixed(limit));
+        let lowest = without_effect.filter(|limit| *limit >= clients).min();
+        let is_compared = |limit: &&str| {
+            fixed(limit).is_none_or(|number| number < clients || Some(number) == lowest)
+        };
+        let limits = self.limits.iter().map(String::as_str);
+        limits.filter(is_compared).collect()
+    }
+
     /// True if the run includes this part of the bench.
     pub fn wants(&self, part: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only == part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_lowest_of_the_fixed_limits_without_effect_is_compared() {
+        let plan = Plan::full();
+        let all = ["off", AUTO, "4", "8", "16", "32", "64", "128", "256"];
+        for (clients, expected) in [
+            (3, 3),
+            (4, 3),
+            (16, 5),
+            (17, 6),
+            (64, 7),
+            (256, 9),
+            (257, 9),
+        ] {
+            assert_eq!(
+                plan.limits_for(clients),
+                all[..expected],
+                "{clients} clients"
+            );
+        }
     }
 }
