@@ -1,6 +1,8 @@
 //! Tests of TLS connections to servers: verification of certificates, revocation lists, and
 //! replacement of TLS files.
 
+mod own_certificate;
+
 use std::{fs, sync::Arc, time::Duration};
 
 use bson::doc;

@@ -24,7 +24,7 @@ use super::{
     lookups::Lookups,
     payload, reply_is_ok, sasl_continue, sasl_start,
     socket::{OpenError, connect_tcp},
-    tls::WithoutCertificate,
+    tls::CertificateRequest,
 };
 use crate::{
     Stream,
@@ -60,25 +60,26 @@ struct OpenedStream {
     stream: Stream,
     /// The version of the TLS configuration.
     tls_version: TlsVersion,
-    /// `Some` if the stream uses TLS and Seawall has no certificate.
-    without_certificate: Option<WithoutCertificate>,
+    /// `None` if the stream does not use TLS.
+    request: Option<CertificateRequest>,
 }
 
 /// Returns the result of the first command of a connection. If the command may have failed because
-/// the server requires a client certificate, the returned error also says that Seawall has none.
+/// the server refuses Seawall's certificate, or requires one that Seawall does not have, the
+/// returned error also says so.
 fn first_result<T>(
     result: Result<T, EstablishError>,
-    without_certificate: Option<WithoutCertificate>,
+    request: Option<CertificateRequest>,
 ) -> Result<T, EstablishError> {
-    let Some(without_certificate) = without_certificate else {
+    let Some(request) = request else {
         return result;
     };
     match result {
         Ok(result) => {
-            without_certificate.note_success();
+            request.note_success();
             Ok(result)
         }
-        Err(error) => Err(error.explained_by(without_certificate)),
+        Err(error) => Err(error.explained_by(request)),
     }
 }
 
@@ -252,7 +253,7 @@ impl Connector {
             let opened = self.connect_stream(address, header).await?;
             let mut connection = Connection::new(opened.stream, Instant::now());
             let requires = may_require_authentication(address, &mut connection).await;
-            let requires = first_result(requires, opened.without_certificate)?;
+            let requires = first_result(requires, opened.request)?;
             Ok((connection.stream, requires))
         };
         self.within_limit(address, checking).await
@@ -373,7 +374,7 @@ impl Connector {
         hello.append(cstr!("$db"), "admin");
         let hello = SecretDocument::from(hello);
         let hello_reply = run_step(&mut connection, address, EstablishStep::Hello, &hello).await;
-        let hello_reply = first_result(hello_reply, opened.without_certificate)?;
+        let hello_reply = first_result(hello_reply, opened.request)?;
         connection.server_connection_id = match hello_reply.get("connectionId").ok().flatten() {
             Some(RawBsonRef::Int32(id)) => Some(i64::from(id)),
             Some(RawBsonRef::Int64(id)) => Some(id),
@@ -399,7 +400,7 @@ impl Connector {
         let without_tls = |stream| OpenedStream {
             stream,
             tls_version: versioned.version,
-            without_certificate: None,
+            request: None,
         };
         let (Some(tls), ServerAddress::Tcp { host, .. }) = (&versioned.tls, address) else {
             return Ok(without_tls(stream));
@@ -412,12 +413,11 @@ impl Connector {
             address: address.clone(),
             source,
         };
-        let (stream, without_certificate) =
-            tls.connect_noting(host, stream).await.map_err(failed)?;
+        let (stream, request) = tls.connect_noting(host, stream).await.map_err(failed)?;
         Ok(OpenedStream {
             stream,
             tls_version: versioned.version,
-            without_certificate,
+            request: Some(request),
         })
     }
 

@@ -3,7 +3,7 @@
 use std::{fmt, io, time::Duration};
 
 use super::{
-    ControlError, ServerAddress, refuses_login, socket::is_local_failure, tls::WithoutCertificate,
+    ControlError, ServerAddress, refuses_login, socket::is_local_failure, tls::CertificateRequest,
 };
 use seawall_auth::ScramError;
 
@@ -192,9 +192,8 @@ impl EstablishError {
     }
 
     /// Returns the error of a connection's first command. If reading or writing failed after the
-    /// server had asked for a client certificate, the returned error also says that Seawall has
-    /// none.
-    pub(super) fn explained_by(self, without_certificate: WithoutCertificate) -> Self {
+    /// server had asked for a client certificate, the returned error also says so.
+    pub(super) fn explained_by(self, request: CertificateRequest) -> Self {
         match self {
             Self::Exchange {
                 step,
@@ -203,7 +202,7 @@ impl EstablishError {
             } => Self::Exchange {
                 step,
                 address,
-                source: ControlError::Io(without_certificate.explain(source)),
+                source: ControlError::Io(request.explain(source)),
             },
             error => error,
         }

@@ -27,8 +27,8 @@ use tokio_rustls::{
 };
 
 use crate::{
-    CertificateExpiry, Pem, PemError, SetVerifier, Stream, authorities, revocation_lists,
-    sets_by_key, verify_chain,
+    CertificateExpiry, Pem, PemError, SetVerifier, Stream, authorities, not_after,
+    revocation_lists, sets_by_key, verify_chain,
 };
 
 /// The reason why TLS towards servers cannot be set up.
@@ -99,8 +99,7 @@ pub struct TlsSettings<'a> {
 pub struct ServerTls {
     config: Arc<ClientConfig>,
     verifier: Arc<dyn ServerCertVerifier>,
-    /// The requests of servers for a certificate; `None` if Seawall has a certificate.
-    requests: Option<Arc<CertificateRequests>>,
+    certificate: Arc<ClientCertificate>,
     expiries: Vec<CertificateExpiry>,
 }
 
@@ -122,27 +121,26 @@ impl ServerTls {
         let mut expiries = Vec::new();
         let verifier = verifier(settings, &provider, &mut expiries)?;
         let verifier: Arc<dyn ServerCertVerifier> = Arc::new(verifier);
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::clone(&verifier));
-        let (config, requests) = match &settings.identity {
-            None => {
-                let requests = Arc::new(CertificateRequests::default());
-                let resolver = Arc::new(NoCertificate(Arc::clone(&requests)));
-                (builder.with_client_cert_resolver(resolver), Some(requests))
-            }
+        let own = match &settings.identity {
+            None => None,
             Some(identity) => {
-                let (certificates, of_identity) = identity.certificates()?;
+                let (chain, of_identity) = identity.certificates()?;
                 expiries.extend(of_identity);
-                let config = builder.with_client_auth_cert(certificates, identity.private_key()?);
-                (config.map_err(|source| identity.refused(source))?, None)
+                let own = CertifiedKey::from_der(chain, identity.private_key()?, &provider);
+                Some(Arc::new(own.map_err(|source| identity.refused(source))?))
             }
         };
+        let certificate = Arc::new(ClientCertificate::new(own));
+        let resolver = Arc::clone(&certificate);
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::clone(&verifier))
+            .with_client_cert_resolver(resolver);
         Ok(Self {
             config: Arc::new(config),
             verifier,
-            requests,
+            certificate,
             expiries,
         })
     }
@@ -173,14 +171,14 @@ impl ServerTls {
         self.connect_noting(host, stream).await.map(|(s, _)| s)
     }
 
-    /// Like [`Self::connect`]. If Seawall has no certificate, also returns a
-    /// [`WithoutCertificate`]. The caller passes the result of the connection's first command to
-    /// this value, because the command fails if the server requires a certificate.
+    /// Like [`Self::connect`], but also returns a [`CertificateRequest`]. The caller passes the
+    /// result of the connection's first command to this value, because the command fails if the
+    /// server refuses Seawall's certificate, or requires one that Seawall does not have.
     pub(super) async fn connect_noting(
         &self,
         host: &str,
         stream: TcpStream,
-    ) -> io::Result<(Stream, Option<WithoutCertificate>)> {
+    ) -> io::Result<(Stream, CertificateRequest)> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let handshake = async {
@@ -188,17 +186,14 @@ impl ServerTls {
             (handshake, WAS_ASKED.with(Cell::get))
         };
         let (handshake, was_asked) = WAS_ASKED.scope(Cell::new(false), handshake).await;
-        let is_resumed = matches!(&handshake, Ok((_, true)));
-        let requests = self.requests.clone();
-        let without_certificate = requests.map(|requests| WithoutCertificate {
-            requests,
+        let request = CertificateRequest {
+            certificate: Arc::clone(&self.certificate),
             was_asked,
-            is_resumed,
-        });
-        match (handshake, without_certificate) {
-            (Ok((stream, _)), without_certificate) => Ok((stream, without_certificate)),
-            (Err(error), Some(without_certificate)) => Err(without_certificate.explain(error)),
-            (Err(error), None) => Err(error),
+            is_resumed: matches!(&handshake, Ok((_, true))),
+        };
+        match handshake {
+            Ok((stream, _)) => Ok((stream, request)),
+            Err(error) => Err(request.explain(error)),
         }
     }
 
@@ -241,45 +236,52 @@ impl ServerTls {
 
 task_local! {
     /// True if the server has asked for a client certificate in the handshake that the current task
-    /// performs. It is not a field of [`NoCertificate`], because all handshakes share one
-    /// [`NoCertificate`]: rustls resumes a TLS session only with the same resolver object as in the
-    /// first handshake.
+    /// performs. It is not a field of [`ClientCertificate`], because all handshakes share one
+    /// [`ClientCertificate`]: rustls resumes a TLS session only with the same resolver object as in
+    /// the first handshake.
     static WAS_ASKED: Cell<bool>;
 }
 
-/// The requests of servers for a certificate that Seawall does not have.
-#[derive(Debug, Default)]
-struct CertificateRequests {
+/// Seawall's own certificate, if it has one, and what is known about servers that ask for it.
+/// Presents the certificate in handshakes, and notes that the server has asked.
+#[derive(Debug)]
+struct ClientCertificate {
+    own: Option<Arc<CertifiedKey>>,
     /// True if a server has asked for a certificate.
-    were_made: AtomicBool,
-    /// True if a server has asked for a certificate, has received none and has nevertheless replied
-    /// to a command. Servers can ask for a certificate that they do not require.
-    are_optional: AtomicBool,
+    was_requested: AtomicBool,
+    /// True if Seawall has no certificate, and a server has asked for one and has nevertheless
+    /// replied to a command. Servers can ask for a certificate that they do not require.
+    is_optional: AtomicBool,
 }
 
-/// Continues handshakes without a client certificate, and notes that the server has asked for a
-/// certificate.
-#[derive(Debug)]
-struct NoCertificate(Arc<CertificateRequests>);
+impl ClientCertificate {
+    fn new(own: Option<Arc<CertifiedKey>>) -> Self {
+        Self {
+            own,
+            was_requested: AtomicBool::new(false),
+            is_optional: AtomicBool::new(false),
+        }
+    }
+}
 
-impl ResolvesClientCert for NoCertificate {
+impl ResolvesClientCert for ClientCertificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.0.were_made.store(true, Ordering::Relaxed);
+        self.was_requested.store(true, Ordering::Relaxed);
         // A caller of `ServerTls::config_for_http` performs its own handshakes, without this
         // variable.
         let noted = WAS_ASKED.try_with(|was_asked| was_asked.set(true));
         noted.unwrap_or_default();
-        None
+        self.own.clone()
     }
 
     fn has_certs(&self) -> bool {
-        false
+        self.own.is_some()
     }
 }
 
-/// A TLS connection for which Seawall has no certificate.
-pub(super) struct WithoutCertificate {
-    requests: Arc<CertificateRequests>,
+/// Whether the server of a TLS connection has asked for a client certificate.
+pub(super) struct CertificateRequest {
+    certificate: Arc<ClientCertificate>,
     /// True if the server has asked for a certificate in this connection's handshake.
     was_asked: bool,
     /// True if the handshake has resumed a TLS session. Servers ask for certificates only in full
@@ -287,29 +289,43 @@ pub(super) struct WithoutCertificate {
     is_resumed: bool,
 }
 
-impl WithoutCertificate {
-    /// Notes that the first command has succeeded. So if the server has asked for a certificate,
-    /// the server does not require a certificate.
+impl CertificateRequest {
+    /// Notes that the first command has succeeded. So if the server has asked for a certificate
+    /// and has received none, the server does not require a certificate.
     pub(super) fn note_success(&self) {
-        if self.was_asked {
-            self.requests.are_optional.store(true, Ordering::Relaxed);
+        if self.was_asked && self.certificate.own.is_none() {
+            self.certificate.is_optional.store(true, Ordering::Relaxed);
         }
     }
 
-    /// `error` is an error of the handshake or of the first command. If the missing certificate can
-    /// be its cause, the returned error also says that Seawall has no certificate. The first
-    /// command can fail for this reason: with TLS 1.3, a server refuses a missing certificate only
-    /// after the client has completed the handshake. With older versions of TLS, a mongod also
-    /// refuses it only then.
+    /// `error` is an error of the handshake or of the first command. If a refused or missing
+    /// certificate can be its cause, the returned error also says so. The first command can fail
+    /// for this reason: with TLS 1.3, a server refuses a certificate only after the client has
+    /// completed the handshake. A mongod refuses it only then with every version of TLS, and sends
+    /// no alert.
     pub(super) fn explain(self, error: io::Error) -> io::Error {
-        let were_made = self.requests.were_made.load(Ordering::Relaxed);
-        let are_optional = self.requests.are_optional.load(Ordering::Relaxed);
-        let may_have_asked = self.was_asked || (self.is_resumed && were_made);
-        match may_have_asked && !are_optional && may_be_refusal(&error) {
-            true => io::Error::new(error.kind(), MissingCertificate(error)),
-            false => error,
+        let certificate = &self.certificate;
+        let was_requested = certificate.was_requested.load(Ordering::Relaxed);
+        let may_have_asked = self.was_asked || (self.is_resumed && was_requested);
+        if !may_have_asked || !may_be_refusal(&error) {
+            return error;
         }
+        let kind = error.kind();
+        let refusal = match &certificate.own {
+            None if certificate.is_optional.load(Ordering::Relaxed) => return error,
+            None => CertificateRefusal::Missing(error),
+            Some(own) if has_expired(own) => CertificateRefusal::Expired(error),
+            Some(_) => CertificateRefusal::Possible(error),
+        };
+        io::Error::new(kind, refusal)
     }
+}
+
+/// True if the first certificate of this chain has expired.
+fn has_expired(own: &CertifiedKey) -> bool {
+    let expiry = own.cert.first().and_then(not_after);
+    let now = i64::try_from(UnixTime::now().as_secs());
+    now.is_ok_and(|now| expiry.is_some_and(|expiry| expiry < now))
 }
 
 /// True if a server that refuses Seawall can cause this error: the server sends an alert or closes
@@ -328,11 +344,21 @@ fn may_be_refusal(error: &io::Error) -> bool {
     }
 }
 
-/// The error of a connection whose server has asked for a client certificate that Seawall does not
-/// have.
+/// The error of a connection whose server has asked for a client certificate, and has perhaps
+/// refused Seawall for this reason.
 #[derive(Debug, thiserror::Error)]
-#[error("the server asked for a client certificate, and Seawall has none ({0})")]
-struct MissingCertificate(io::Error);
+enum CertificateRefusal {
+    /// Seawall has no certificate.
+    #[error("the server asked for a client certificate, and Seawall has none ({0})")]
+    Missing(io::Error),
+    /// Seawall's certificate has expired.
+    #[error("the server asked for a client certificate, and Seawall's has expired ({0})")]
+    Expired(io::Error),
+    /// Seawall's certificate has not expired. Only the server knows why it refuses a certificate,
+    /// for example because the certificate was revoked.
+    #[error("the server asked for a client certificate, and may have refused Seawall's ({0})")]
+    Possible(io::Error),
+}
 
 fn verifier(
     settings: &TlsSettings<'_>,

@@ -4,7 +4,7 @@
 use std::{path::Path, sync::atomic::Ordering, time::Duration};
 
 use bson::rawdoc;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use seawall_auth::NonceSource;
 use seawall_wire::encode_op_msg_like;
 use tokio::{
@@ -28,8 +28,10 @@ const HOST: &str = "localhost";
 const ADDRESS: &str = "127.0.0.1";
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The text of [`MissingCertificate`].
+/// The texts of [`CertificateRefusal`].
 const MISSING: &str = "the server asked for a client certificate, and Seawall has none";
+const EXPIRED: &str = "the server asked for a client certificate, and Seawall's has expired";
+const POSSIBLE: &str = "the server asked for a client certificate, and may have refused Seawall's";
 
 /// A certificate authority, and its certificate in PEM.
 struct Authority {
@@ -57,7 +59,22 @@ impl Authority {
 
     /// A [`ServerTls`] that trusts only this authority.
     fn tls(&self) -> ServerTls {
-        trusting(self.file()).unwrap()
+        trusting(self.file(), None).unwrap()
+    }
+
+    /// Like [`Self::tls`], but with a client certificate of this authority. The certificate is
+    /// valid until the end of the given year.
+    fn tls_with_certificate_until(&self, year: i32) -> ServerTls {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.not_before = date_time_ymd(2000, 1, 1);
+        params.not_after = date_time_ymd(year, 12, 31);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let identity = Pem {
+            path: Path::new("client.pem"),
+            content: &format!("{}{}", certificate.pem(), key.serialize_pem()),
+        };
+        trusting(self.file(), Some(identity)).unwrap()
     }
 
     /// A server that has a certificate of this authority and supports only this version of TLS. It
@@ -97,11 +114,14 @@ impl Authority {
     }
 }
 
-/// A [`ServerTls`] that trusts these authorities.
-fn trusting(authorities: Authorities<'_>) -> Result<ServerTls, TlsError> {
+/// A [`ServerTls`] that trusts these authorities and has this client certificate.
+fn trusting(
+    authorities: Authorities<'_>,
+    identity: Option<Pem<'_>>,
+) -> Result<ServerTls, TlsError> {
     ServerTls::new(&TlsSettings {
         authorities,
-        identity: None,
+        identity,
         revocation_lists: Vec::new(),
         verification: Verification::Full,
     })
@@ -222,7 +242,7 @@ async fn a_resumed_tls_session_is_refused_if_the_server_certificate_is_no_longer
         let later = ServerTls {
             config: Arc::clone(&tls.config),
             verifier: foreign.tls().verifier,
-            requests: None,
+            certificate: Arc::clone(&tls.certificate),
             expiries: Vec::new(),
         };
         let (result, kind, _) = connect(&later, &server).await;
@@ -300,6 +320,32 @@ async fn errors_mention_the_missing_client_certificate_if_and_only_if_it_is_the_
     }
 }
 
+/// The servers close the connection after the first command, or refuse the certificate in the
+/// handshake. Seawall cannot know if the certificate is the reason.
+#[tokio::test]
+async fn errors_mention_seawalls_client_certificate_if_the_server_asked_for_it() {
+    let authority = Authority::generate("authority");
+    for version in [&TLS12, &TLS13] {
+        let asking = authority.asking_server(version);
+        let server = authority.server(version);
+        for (year, server, expected) in [
+            (2200, &asking, Some(POSSIBLE)),
+            (2001, &asking, Some(EXPIRED)),
+            (2200, &server, None),
+            (2001, &server, None),
+        ] {
+            let connector = connector(authority.tls_with_certificate_until(year));
+            // In the second handshake with a valid certificate, the server does not ask again.
+            for _ in 0..2 {
+                let (_, error) = failed(&connector, server).await;
+                let mut texts = [MISSING, EXPIRED, POSSIBLE].into_iter();
+                let found = texts.find(|text| error.contains(text));
+                assert_eq!(found, expected, "{version:?} {year}: {error}");
+            }
+        }
+    }
+}
+
 /// A server may ask for a client certificate without requiring it. Later errors of such a server do
 /// not mention the missing certificate.
 #[tokio::test]
@@ -339,8 +385,8 @@ fn only_errors_that_a_refusing_server_can_cause_mention_the_missing_client_certi
         (ErrorKind::ConnectionRefused.into(), false),
         (of_rustls(refused_by_seawall), false),
     ] {
-        let asked = WithoutCertificate {
-            requests: Arc::default(),
+        let asked = CertificateRequest {
+            certificate: Arc::new(ClientCertificate::new(None)),
             was_asked: true,
             is_resumed: false,
         };
@@ -357,10 +403,11 @@ async fn unusable_certificates_of_the_operating_system_are_skipped() {
     };
     let unusable = [certificate("AAAA"), certificate("?")].concat();
     let trusting_system = |content: &str| {
-        trusting(Authorities::System(Pem {
+        let file = Pem {
             path: Path::new("system.pem"),
             content,
-        }))
+        };
+        trusting(Authorities::System(file), None)
     };
     let tls = trusting_system(&format!("{unusable}{}", authority.pem)).unwrap();
     let (result, _, _) = connect(&tls, &authority.server(&TLS13)).await;
