@@ -161,6 +161,8 @@ impl Scene {
             ("expired", with(Some("expired"))),
             ("revoked", with(Some("revoked"))),
             ("self-signed", with(Some("self-signed"))),
+            ("foreign", with(Some("foreign-client"))),
+            ("forged", with(Some("forged"))),
             (
                 "foreign authority",
                 self.uri(address, "127.0.0.1", "foreign", Some("valid"), ""),
@@ -210,6 +212,8 @@ fn causes(language: Language) -> Vec<&'static str> {
         "no certificate",
         "certificate has expired",
         "certificate is revoked",
+        // The cause of a forged certificate, whose signature is not that of the authority.
+        "certificate cannot be used",
     ];
     if !withholds_untrusted_certificates(language) {
         causes.push("certificate of an unknown authority");
@@ -226,7 +230,7 @@ fn causes(language: Language) -> Vec<&'static str> {
 /// the list is empty, the driver's error need not name the problem.
 fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
     match name {
-        "no certificate" | "expired" | "revoked" | "self-signed"
+        "no certificate" | "expired" | "revoked" | "self-signed" | "foreign" | "forged"
             if matches!(language, Language::NodeWith(_)) =>
         {
             // The old drivers for Node report every alert after the handshake like this, also with
@@ -236,8 +240,11 @@ fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
         "no certificate" => &["certificate required"],
         "expired" => &["certificate expired", "expired certificate"],
         "revoked" => &["certificate revoked", "revoked certificate"],
-        "self-signed" if withholds_untrusted_certificates(language) => &["certificate required"],
-        "self-signed" => &["unknown ca"],
+        "self-signed" | "foreign" if withholds_untrusted_certificates(language) => {
+            &["certificate required"]
+        }
+        "self-signed" | "foreign" => &["unknown ca"],
+        "forged" => &["decrypt error", "error decrypting message"],
         "foreign authority" if is_java(language) => {
             &["pkix path building failed", "valid certification path"]
         }
@@ -249,8 +256,8 @@ fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
     }
 }
 
-/// True if the driver sends its client certificate only when Seawall trusts the certificate's
-/// authority. This is true for the drivers for Java and Go.
+/// True if the driver sends its client certificate only when Seawall trusts an authority with the
+/// name of the certificate's issuer. This is true for the drivers for Java and Go.
 fn withholds_untrusted_certificates(language: Language) -> bool {
     is_java(language) || matches!(language, Language::Go | Language::GoWith(_))
 }
@@ -297,6 +304,11 @@ fn write_certificates(scratch: &Scratch) {
     identity(authority.client("valid", YEAR).unwrap(), "valid");
     identity(authority.expired_client("expired").unwrap(), "expired");
     identity(Identity::self_signed("self-signed").unwrap(), "self-signed");
+    let client = foreign.client("foreign-client", YEAR).unwrap();
+    identity(client, "foreign-client");
+    // An authority of the same name with another key. All drivers present its certificates.
+    let namesake = Authority::generate("authority").unwrap();
+    identity(namesake.client("forged", YEAR).unwrap(), "forged");
     let revoked = identity(authority.client("revoked", YEAR).unwrap(), "revoked");
     write("crl", &authority.revocation_list(&[&revoked]).unwrap());
 }
