@@ -70,7 +70,7 @@ impl Scene {
             let server = Standalone::start(options).await.unwrap();
             let uri = deployment(&server);
             let plain = Seawall::start(&uri).await;
-            let toml = CLIENT_TLS.replace("DIR", scratch.path().to_str().unwrap());
+            let toml = listener(&scratch, CERTIFICATES[0]);
             let secure = Seawall::start_configured(&uri, &toml).await;
             deployments.push((server, [plain, secure]));
         }
@@ -102,13 +102,14 @@ impl Scene {
     /// causes of the failures, and that Seawall forwards no insert to the server.
     async fn check_refusals(&self, language: Language, program: &Program) {
         let process = self.refusing().await;
-        let uris = self.invalid(process.address());
+        let uris = self.invalid(language, process.address());
         let expected = f64::from(u32::try_from(uris.len()).unwrap());
         must_fail_clearly(language, program, uris).await;
-        for cause in causes(language) {
+        for (cause, listeners) in causes(language) {
             let is_logged = async || {
                 let lines = process.all_said("TLS handshake with a client failed");
-                lines.iter().any(|line| line["fields"]["cause"] == cause)
+                let of_cause = lines.iter().filter(|line| line["fields"]["cause"] == cause);
+                of_cause.count() >= listeners
             };
             let logged = eventually(LOG_LIMIT, is_logged).await;
             logged.unwrap_or_else(|_| panic!("{language:?}: no {cause:?}: {}", process.log()));
@@ -126,14 +127,15 @@ impl Scene {
     }
 
     /// Starts a Seawall that requires TLS from clients, as a process whose log the test can read.
-    /// Each driver gets a new process, because Seawall logs each cause at most once a minute.
+    /// It has a listener for each of [`CERTIFICATES`]. Each driver gets a new process, because each
+    /// listener logs each cause at most once a minute.
     async fn refusing(&self) -> Process {
         let (server, _) = &self.deployments[0];
+        let listeners = CERTIFICATES.map(|of| listener(&self.scratch, of));
         let toml = format!(
-            "listen.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n\
-             deployment.uri = {:?}\n{}",
+            "admin.address = \"127.0.0.1:0\"\ndeployment.uri = {:?}\n{}",
             deployment(server),
-            CLIENT_TLS.replace("DIR", self.scratch.path().to_str().unwrap())
+            listeners.concat()
         );
         let file = self.scratch.write("seawall.toml", toml).unwrap();
         Process::serve(&file).await
@@ -152,11 +154,17 @@ impl Scene {
         uris
     }
 
-    /// Connection strings with which drivers must fail to connect to this address of Seawall. The
-    /// first part of each pair names the reason.
-    fn invalid(&self, address: &str) -> Vec<(&'static str, String)> {
+    /// Connection strings with which the driver must fail to connect to these addresses of Seawall,
+    /// one for each of [`CERTIFICATES`]. The first part of each pair names the reason.
+    fn invalid(&self, language: Language, addresses: &str) -> Vec<(&'static str, String)> {
+        let addresses: Vec<_> = addresses.split(", ").collect();
+        let [address, expired, self_signed] = addresses[..] else {
+            panic!("expected three addresses: {addresses:?}");
+        };
         let with = |identity| self.uri(address, "127.0.0.1", "ca", identity, "");
-        vec![
+        let valid =
+            |address, options: &str| self.uri(address, "127.0.0.1", "ca", Some("valid"), options);
+        let mut uris = vec![
             ("no certificate", with(None)),
             ("expired", with(Some("expired"))),
             ("revoked", with(Some("revoked"))),
@@ -164,15 +172,23 @@ impl Scene {
             ("foreign", with(Some("foreign-client"))),
             ("forged", with(Some("forged"))),
             (
-                "foreign authority",
+                "Seawall: foreign authority",
                 self.uri(address, "127.0.0.1", "foreign", Some("valid"), ""),
             ),
             (
-                "other host",
+                "Seawall: other host",
                 self.uri(address, "localhost", "ca", Some("valid"), ""),
             ),
+            ("Seawall: expired", valid(expired, "")),
+            ("Seawall: self-signed", valid(self_signed, "")),
             ("no TLS", uri(address, "")),
-        ]
+        ];
+        if checks_revocation(language) {
+            let list = self.scratch.join("crl-of-seawall.pem");
+            let option = format!("&tlsCRLFile={}", list.display());
+            uris.push(("Seawall: revoked", valid(address, &option)));
+        }
+        uris
     }
 
     fn uri(
@@ -206,21 +222,22 @@ impl Scene {
     }
 }
 
-/// The causes that the log of Seawall must have after a driver was refused.
-fn causes(language: Language) -> Vec<&'static str> {
+/// The causes that the log of Seawall must have after a driver was refused, and the number of
+/// listeners that must log them.
+fn causes(language: Language) -> Vec<(&'static str, usize)> {
     let mut causes = vec![
-        "no certificate",
-        "certificate has expired",
-        "certificate is revoked",
+        ("no certificate", 1),
+        ("certificate has expired", 1),
+        ("certificate is revoked", 1),
         // The cause of a forged certificate, whose signature is not that of the authority.
-        "certificate cannot be used",
+        ("certificate cannot be used", 1),
     ];
     if !withholds_untrusted_certificates(language) {
-        causes.push("certificate of an unknown authority");
+        causes.push(("certificate of an unknown authority", 1));
     }
     // The drivers for Node verify Seawall's certificate after the handshake.
     if !matches!(language, Language::Node | Language::NodeWith(_)) {
-        causes.push("client refuses Seawall's certificate");
+        causes.push(("client refuses Seawall's certificate", CERTIFICATES.len()));
     }
     causes
 }
@@ -245,11 +262,16 @@ fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
         }
         "self-signed" | "foreign" => &["unknown ca"],
         "forged" => &["decrypt error", "error decrypting message"],
-        "foreign authority" if is_java(language) => {
+        "Seawall: foreign authority" | "Seawall: self-signed" if is_java(language) => {
             &["pkix path building failed", "valid certification path"]
         }
-        "other host" if is_java(language) => &["no subject alternative", "no name matching"],
-        "foreign authority" | "other host" => &["certif"],
+        "Seawall: self-signed" => &["self-signed", "self signed", "unknown authority"],
+        "Seawall: expired" => &["certificate has expired", "certificateexpired"],
+        "Seawall: revoked" => &["certificate revoked"],
+        "Seawall: other host" if is_java(language) => {
+            &["no subject alternative", "no name matching"]
+        }
+        "Seawall: foreign authority" | "Seawall: other host" => &["certif"],
         // A driver that does not use TLS only sees that Seawall closes the connection.
         "no TLS" => &[],
         other => panic!("no words for {other}"),
@@ -262,6 +284,13 @@ fn withholds_untrusted_certificates(language: Language) -> bool {
     is_java(language) || matches!(language, Language::Go | Language::GoWith(_))
 }
 
+/// True if the driver can check revocation lists with an option of its connection string. The other
+/// drivers check none, so they accept a revoked certificate of Seawall.
+fn checks_revocation(language: Language) -> bool {
+    let is_python = matches!(language, Language::Python | Language::PythonWith(_));
+    is_python || matches!(language, Language::Node)
+}
+
 fn is_java(language: Language) -> bool {
     matches!(language, Language::Java | Language::JavaWith(_))
 }
@@ -269,13 +298,31 @@ fn is_java(language: Language) -> bool {
 /// Time limit for a line to reach the log.
 const LOG_LIMIT: Duration = Duration::from_secs(20);
 
-/// Configuration that requires TLS and a certificate from clients. Seawall's own certificate is
-/// valid only for 127.0.0.1. `DIR` is replaced by the path of the certificates.
-const CLIENT_TLS: &str = "listen.tls.certificate_file = \"DIR/server.pem\"\n\
-                          listen.tls.key_file = \"DIR/server.pem\"\n\
-                          listen.tls.client_certificate = \"required\"\n\
-                          listen.tls.client_ca_file = \"DIR/ca.pem\"\n\
-                          listen.tls.client_crl_file = \"DIR/crl.pem\"\n";
+/// The addresses of Seawall, and the certificates that it presents there. Each certificate is for
+/// its address only. The first one is valid.
+const CERTIFICATES: [(&str, &str); 3] = [
+    ("127.0.0.1", "server"),
+    ("127.0.0.2", "server-expired"),
+    ("127.0.0.3", "server-self-signed"),
+];
+
+/// Configuration of a listener with this address, which presents this certificate in `scratch`. It
+/// requires TLS and a certificate from clients.
+fn listener(scratch: &Scratch, (address, certificate): (&str, &str)) -> String {
+    let file = |name: &str| scratch.join(&format!("{name}.pem"));
+    format!(
+        "[[listeners]]\n\
+         address = \"{address}:0\"\n\
+         tls.certificate_file = {0:?}\n\
+         tls.key_file = {0:?}\n\
+         tls.client_certificate = \"required\"\n\
+         tls.client_ca_file = {1:?}\n\
+         tls.client_crl_file = {2:?}\n",
+        file(certificate),
+        file("ca"),
+        file("crl")
+    )
+}
 
 /// Options of the connection string for connections that must succeed, even on a busy machine.
 const LONG: &str = "&serverSelectionTimeoutMS=30000";
@@ -300,7 +347,14 @@ fn write_certificates(scratch: &Scratch) {
         write(name, &identity.pem());
         identity
     };
-    identity(authority.server(&["127.0.0.1"], &ECDSA).unwrap(), "server");
+    let hosts = CERTIFICATES.map(|(host, _)| [host]);
+    let server = identity(authority.server(&hosts[0], &ECDSA).unwrap(), "server");
+    let list = authority.revocation_list(&[&server]).unwrap();
+    write("crl-of-seawall", &list);
+    let expired = authority.expired_server(&hosts[1]).unwrap();
+    identity(expired, "server-expired");
+    let self_signed = Identity::self_signed_server(&hosts[2]).unwrap();
+    identity(self_signed, "server-self-signed");
     identity(authority.client("valid", YEAR).unwrap(), "valid");
     identity(authority.expired_client("expired").unwrap(), "expired");
     identity(Identity::self_signed("self-signed").unwrap(), "self-signed");
