@@ -231,6 +231,7 @@ fn causes(language: Language) -> Vec<(&'static str, usize)> {
         ("certificate is revoked", 1),
         // The cause of a forged certificate, whose signature is not that of the authority.
         ("certificate cannot be used", 1),
+        ("no TLS", 1),
     ];
     if !withholds_untrusted_certificates(language) {
         causes.push(("certificate of an unknown authority", 1));
@@ -272,7 +273,8 @@ fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
             &["no subject alternative", "no name matching"]
         }
         "Seawall: foreign authority" | "Seawall: other host" => &["certif"],
-        // A driver that does not use TLS only sees that Seawall closes the connection.
+        // A driver that does not use TLS only sees that Seawall closes the connection. The log of
+        // Seawall has the cause.
         "no TLS" => &[],
         other => panic!("no words for {other}"),
     }
