@@ -1,5 +1,7 @@
 //! Drivers connect to Seawall with and without TLS, and with valid and invalid certificates. One
-//! server uses TLS, and another server does not.
+//! server uses TLS, and another server does not. [`servers`] has servers with invalid certificates.
+
+mod servers;
 
 use std::{process::Stdio, time::Duration};
 
@@ -156,8 +158,8 @@ impl Scene {
     }
 
     /// Connection strings with which the driver must fail to connect to these addresses of Seawall,
-    /// one for each of [`CERTIFICATES`]. The first part of each pair names the reason.
-    fn invalid(&self, language: Language, addresses: &str) -> Vec<(&'static str, String)> {
+    /// one for each of [`CERTIFICATES`].
+    fn invalid(&self, language: Language, addresses: &str) -> Vec<Invalid> {
         let addresses: Vec<_> = addresses.split(", ").collect();
         let [address, expired, self_signed] = addresses[..] else {
             panic!("expected three addresses: {addresses:?}");
@@ -189,7 +191,12 @@ impl Scene {
             let option = format!("&tlsCRLFile={}", list.display());
             uris.push(("Seawall: revoked", valid(address, &option)));
         }
-        uris
+        let invalid = |(name, uri)| Invalid {
+            name,
+            uri,
+            words: clear_words(language, name),
+        };
+        uris.into_iter().map(invalid).collect()
     }
 
     fn uri(
@@ -208,6 +215,27 @@ impl Scene {
         }
         let address = address.replace("127.0.0.1", host);
         uri(&address, &format!("{tls}{options}"))
+    }
+}
+
+/// A connection string with which a driver must fail to connect.
+#[derive(Clone)]
+struct Invalid {
+    /// The reason of the failure.
+    name: &'static str,
+    uri: String,
+    /// The driver's error must contain at least one of these texts. Before the comparison, the
+    /// error is converted to lower case, and each underscore is replaced by a space. `…` matches
+    /// any text. If the list is empty, the driver's error need not name the problem.
+    words: &'static [&'static str],
+}
+
+impl Invalid {
+    /// True if this error of a driver names the problem.
+    fn is_clear(&self, error: &str) -> bool {
+        let error = error.to_lowercase().replace('_', " ");
+        let has = |word: &&str| word.split('…').all(|part| error.contains(part));
+        self.words.is_empty() || self.words.iter().any(has)
     }
 }
 
@@ -232,9 +260,7 @@ fn causes(language: Language) -> Vec<(&'static str, usize)> {
     causes
 }
 
-/// The driver's error must contain at least one of these texts. Before the comparison, the error is
-/// converted to lower case, and each underscore is replaced by a space. `…` matches any text. If
-/// the list is empty, the driver's error need not name the problem.
+/// The value of [`Invalid::words`] for the connection string with this name.
 fn clear_words(language: Language, name: &str) -> &'static [&'static str] {
     match name {
         "no certificate" | "expired" | "revoked" | "self-signed" | "foreign" | "forged"
@@ -385,24 +411,21 @@ fn deployment(server: &Standalone) -> String {
 /// On a busy machine, a driver can reach its time limit while its first connection attempt still
 /// runs. The driver's error then says only that no server was found. So this function runs the
 /// driver again with such a connection string and a longer limit.
-async fn must_fail_clearly(
-    language: Language,
-    program: &Program,
-    mut uris: Vec<(&'static str, String)>,
-) {
+async fn must_fail_clearly(language: Language, program: &Program, mut uris: Vec<Invalid>) {
     for (number, limit) in FAILING_LIMITS_MS.into_iter().enumerate() {
         let with_limit: Vec<String> = uris
             .iter()
-            .map(|(_, uri)| format!("{uri}&serverSelectionTimeoutMS={limit}"))
+            .map(|invalid| format!("{}&serverSelectionTimeoutMS={limit}", invalid.uri))
             .collect();
         let mut unclear = Vec::new();
-        for ((name, uri), outcome) in uris.into_iter().zip(run(program, &with_limit).await) {
+        for (invalid, outcome) in uris.into_iter().zip(run(program, &with_limit).await) {
+            let name = invalid.name;
             let error = outcome["error"].as_str().unwrap_or_default();
             assert!(!error.is_empty(), "{language:?} {name}: {outcome}");
             let is_last = number + 1 == FAILING_LIMITS_MS.len();
-            if !is_clear(language, name, error) {
+            if !invalid.is_clear(error) {
                 assert!(!is_last, "{language:?} {name}: {error}");
-                unclear.push((name, uri));
+                unclear.push(invalid);
             }
         }
         uris = unclear;
@@ -410,14 +433,6 @@ async fn must_fail_clearly(
             return;
         }
     }
-}
-
-/// True if this error of a driver names the problem.
-fn is_clear(language: Language, name: &str, error: &str) -> bool {
-    let error = error.to_lowercase().replace('_', " ");
-    let words = clear_words(language, name);
-    let has = |word: &&str| word.split('…').all(|part| error.contains(part));
-    words.is_empty() || words.iter().any(has)
 }
 
 /// Runs the program with these connection strings. Returns one outcome for each.

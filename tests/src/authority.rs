@@ -113,10 +113,29 @@ impl Authority {
     /// # Errors
     /// If the certificate cannot be generated.
     pub fn expired_server(&self, names: &[&str]) -> Result<Identity, AuthorityError> {
+        self.server_until(names, OffsetDateTime::now_utc() - Duration::from_secs(60))
+    }
+
+    /// Issues a certificate for a server with these host names. It is valid for the given time.
+    ///
+    /// # Errors
+    /// If the certificate cannot be generated.
+    pub fn short_lived_server(
+        &self,
+        names: &[&str],
+        valid_for: Duration,
+    ) -> Result<Identity, AuthorityError> {
+        self.server_until(names, OffsetDateTime::now_utc() + valid_for)
+    }
+
+    fn server_until(
+        &self,
+        names: &[&str],
+        not_after: OffsetDateTime,
+    ) -> Result<Identity, AuthorityError> {
         let mut params = CertificateParams::new(owned(names))?;
-        let now = OffsetDateTime::now_utc();
-        params.not_before = now - Duration::from_secs(3_600);
-        params.not_after = now - Duration::from_secs(60);
+        params.not_before = OffsetDateTime::now_utc() - Duration::from_secs(3_600);
+        params.not_after = not_after;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.issue(params, &ECDSA)
     }
@@ -255,19 +274,7 @@ impl Authority {
         &self,
         identity: Option<&Identity>,
     ) -> Result<Arc<ClientConfig>, AuthorityError> {
-        let mut roots = RootCertStore::empty();
-        roots.add(self.certificate.der().clone())?;
-        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
-        let config = match identity {
-            None => builder.with_no_client_auth(),
-            Some(identity) => {
-                let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(identity.key_der.clone()));
-                builder.with_client_auth_cert(vec![identity.certificate_der.clone()], key)?
-            }
-        };
-        Ok(Arc::new(config))
+        client_config(self.certificate.der(), identity)
     }
 }
 
@@ -312,6 +319,15 @@ impl Identity {
         Ok(Arc::new(config))
     }
 
+    /// The TLS configuration of a client that trusts only this certificate, which is self-signed,
+    /// and sends no certificate.
+    ///
+    /// # Errors
+    /// If the TLS library refuses the certificate.
+    pub fn client_config(&self) -> Result<Arc<ClientConfig>, AuthorityError> {
+        client_config(&self.certificate_der, None)
+    }
+
     fn new(certificate: &rcgen::Certificate, key: &KeyPair, serial: SerialNumber) -> Self {
         Self {
             certificate: certificate.pem(),
@@ -331,6 +347,25 @@ impl Identity {
     pub fn is_presented_by(&self, peer: &[CertificateDer<'_>]) -> bool {
         peer.first() == Some(&self.certificate_der)
     }
+}
+
+fn client_config(
+    trusted: &CertificateDer<'static>,
+    identity: Option<&Identity>,
+) -> Result<Arc<ClientConfig>, AuthorityError> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.clone())?;
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots);
+    let config = match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => {
+            let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(identity.key_der.clone()));
+            builder.with_client_auth_cert(vec![identity.certificate_der.clone()], key)?
+        }
+    };
+    Ok(Arc::new(config))
 }
 
 fn owned(names: &[&str]) -> Vec<String> {
