@@ -6,7 +6,8 @@
 //! - `busy`: how long single handshakes take while other threads use all cores.
 //! - `idle`: Seawall's memory for an idle client that has logged in, with and without TLS.
 //! - `rotations`: the time until replaced certificates, authorities and revocation lists have an
-//!   effect, while 500 clients run operations.
+//!   effect, while 500 clients run operations. The last time, the files for TLS to the server are
+//!   replaced too.
 //!
 //! In each round of the parts `counts`, `storms` and `busy`, Seawall and HAProxy are measured one
 //! after the other.
@@ -17,8 +18,9 @@
 //! - `--only PART` runs only one part: `idle`, `counts`, `rotations`, `storms` or `busy`.
 //! - `--quick` runs one short round, for CI.
 //!
-//! The bench checks the numbers of handshakes and operations, and that no operation fails. It does
-//! not check speed, latency or memory.
+//! The bench checks the numbers of handshakes and operations, and that no operation fails. Without
+//! `--quick`, it also fails at its end if new handshakes did not use replaced TLS files within two
+//! seconds. It does not check other times, speed or memory.
 
 use std::{num::NonZero, path::Path, thread, time::Duration};
 
@@ -29,7 +31,7 @@ use seawall_benches::{
     options::{option, options},
     output::say,
     process::{cpu_time, resident_bytes},
-    rotation::{self, RotationTestbed, RotationTimes},
+    rotation::{GOAL, RATE as ROTATION_RATE, RotationTestbed, RotationTimes},
     run::Run,
     setup::{Clients, server},
     spread::Spread,
@@ -84,6 +86,8 @@ struct Plan {
     rotation_clients: usize,
     /// Number of times that the TLS files are replaced.
     rotations: usize,
+    /// True if the bench fails when new TLS files are used too late.
+    has_goal: bool,
 }
 
 struct Bench {
@@ -108,6 +112,7 @@ fn main() {
             idle: 50,
             rotation_clients: 20,
             rotations: 1,
+            has_goal: false,
         },
         false => Plan {
             rounds: rounds.unwrap_or(5),
@@ -118,6 +123,7 @@ fn main() {
             idle: 4_000,
             rotation_clients: 500,
             rotations: 20,
+            has_goal: true,
         },
     };
     let runtime = Builder::new_current_thread().enable_all().build();
@@ -147,8 +153,9 @@ async fn run(plan: Plan) {
     if is_wanted("idle") {
         idle(&clients, plan.idle, &scratch, &server).await;
     }
+    let mut longest = Duration::ZERO;
     if is_wanted("rotations") {
-        rotations(&clients, plan, &server).await;
+        longest = rotations(plan).await;
     }
     let mut targets = vec![seawall("Seawall", binary(), &scratch, &server)];
     for other in options("--seawall") {
@@ -174,6 +181,10 @@ async fn run(plan: Plan) {
     if is_wanted("busy") {
         bench.measure_on_busy_cores().await;
     }
+    assert!(
+        !plan.has_goal || longest <= GOAL,
+        "new handshakes used new TLS files only after {longest:?}; the goal is {GOAL:?}"
+    );
 }
 
 /// Measures the memory per idle client without TLS and with TLS. Each measurement uses a new
@@ -200,16 +211,16 @@ async fn idle(clients: &Clients, count: usize, scratch: &Scratch, server: &str) 
     }
 }
 
-/// Measures the time until replaced TLS files have an effect, while clients run operations.
-async fn rotations(clients: &Clients, plan: Plan, server: &str) {
+/// Measures the time until replaced TLS files have an effect, while clients run operations. Returns
+/// the longest time until new handshakes used the new files.
+async fn rotations(plan: Plan) -> Duration {
     let (count, rotations) = (plan.rotation_clients, plan.rotations);
     say(&format!(
         "\n## {rotations} rotations of all TLS files with `reload.watch`, while {count} clients \
-         run {} finds/s\n",
-        rotation::RATE
+         run {ROTATION_RATE} finds/s\n"
     ));
-    let mut testbed = RotationTestbed::start(server);
-    let times = testbed.measure(clients, count, rotations).await;
+    let mut testbed = RotationTestbed::start().await;
+    let times = testbed.measure(count, rotations).await;
     say("| time from the replacement of the files | median, s | most, s |\n|---|---|---|");
     let row = |name: &str, of: fn(&RotationTimes) -> Duration| {
         let spread = Spread::of(times.iter().map(|times| of(times).as_secs_f64()));
@@ -227,6 +238,17 @@ async fn rotations(clients: &Clients, plan: Plan, server: &str) {
     row("until a revoked client's connection is closed", |times| {
         times.revocation
     });
+    let handshakes = || times.iter().map(RotationTimes::handshakes);
+    let longest = handshakes().max().expect("there is a rotation");
+    let last = handshakes().next_back().expect("there is a rotation");
+    say(&format!(
+        "\nLongest time until new handshakes used the new files: {:.2} s; the goal is at most {} s. \
+         In the last rotation, which also replaced the files for TLS to the server: {:.2} s.",
+        longest.as_secs_f64(),
+        GOAL.as_secs(),
+        last.as_secs_f64()
+    ));
+    longest
 }
 
 /// The rate of handshakes at a target: per second of the target's CPU time, and per second of

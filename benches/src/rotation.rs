@@ -1,12 +1,14 @@
 //! Replaces the TLS files of Seawall while clients run operations, and measures how long each new
-//! file takes to have an effect.
+//! file takes to have an effect. The last time, it also replaces the files for TLS to the server.
 
-use std::{fs, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{fs, iter, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use bson::doc;
 use seawall_tests::{
     authority::{Authority, ECDSA, Identity, YEAR},
+    certificates::Certificates,
     eventually::eventually,
+    mongod::{Options, Standalone},
     process::binary,
     raw::RawClient,
     scratch::Scratch,
@@ -34,18 +36,24 @@ use crate::{
 /// Operations per second of all clients together.
 pub const RATE: f64 = 1_000.0;
 
-/// Maximum time from the replacement of the TLS files until all of them have an effect: the new
-/// certificate, the new certificate authority and the new revocation list.
+/// The goal: the maximum time from the replacement of the TLS files until new handshakes use them.
+pub const GOAL: Duration = Duration::from_secs(2);
+
+/// Time limit for new files to have an effect. It is far above the goal, so that a time above the
+/// goal is measured too.
 const LIMIT: Duration = Duration::from_secs(30);
 
 const NAME: &str = "localhost";
 
 /// A Seawall process that requires client certificates and reads its TLS files again when they
-/// change (`reload.watch`).
+/// change (`reload.watch`). The server requires TLS and a certificate of Seawall.
 #[derive(Debug)]
 pub struct RotationTestbed {
     scratch: Scratch,
-    /// The certificate authority that issues Seawall's certificates.
+    server: Standalone,
+    /// The clients that run operations. They have no TLS configuration yet.
+    load: Clients,
+    /// The certificate authority that issues Seawall's certificates for its clients.
     servers: Authority,
     /// The certificate authority that issues the clients' certificates.
     clients: Authority,
@@ -67,36 +75,59 @@ pub struct RotationTimes {
     pub revocation: Duration,
 }
 
+impl RotationTimes {
+    /// Time until new handshakes use all new files.
+    pub fn handshakes(&self) -> Duration {
+        self.certificate.max(self.authority)
+    }
+}
+
 impl RotationTestbed {
-    /// Starts Seawall in front of `server`.
+    /// Starts a server, and Seawall in front of it.
     ///
     /// # Panics
-    /// If a certificate cannot be issued, or Seawall cannot be started.
-    pub fn start(server: &str) -> Self {
+    /// If a certificate cannot be issued, or a process cannot be started.
+    pub async fn start() -> Self {
+        let server = Standalone::start(Options {
+            tls: true,
+            requires_client_certificates: true,
+            ..Options::with_auth()
+        });
+        let server = server.await.expect("a mongod starts");
+        let root = server.client().expect("the driver accepts the options");
+        let load = Clients::prepare(&root, &[SMALL]).await;
         let port = free_port().expect("a port is free");
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let scratch = Scratch::create().expect("the directory can be created");
-        let authority = |name| Authority::generate(name).expect("an authority can be generated");
         let (servers, clients) = (authority("servers"), authority("clients"));
-        let first = server_identity(&servers);
-        write_server(&scratch, &first);
+        write_identity(&scratch, &server_identity(&servers));
         replace(&scratch, "ca.pem", &clients.pem());
         replace(&scratch, "crl.pem", &list(&clients, &[]));
+        write_server_files(&scratch, certificates(&server), None);
         let file = |name: &str| scratch.join(name).into_os_string();
         let mut command = serve(binary());
         command
             .args(["--listen", &address.to_string(), "--admin", "off"])
-            .args(["--deployment", &format!("mongodb://{server}/")])
+            .arg("--deployment")
+            .arg(format!("mongodb://{}/?tls=true", server.address()))
             .env("SEAWALL_RELOAD__WATCH", "true")
             .env("SEAWALL_LISTEN__TLS__CERTIFICATE_FILE", file("server.pem"))
             .env("SEAWALL_LISTEN__TLS__KEY_FILE", file("server-key.pem"))
             .env("SEAWALL_LISTEN__TLS__CLIENT_CERTIFICATE", "required")
             .env("SEAWALL_LISTEN__TLS__CLIENT_CA_FILE", file("ca.pem"))
             .env("SEAWALL_LISTEN__TLS__CLIENT_CRL_FILE", file("crl.pem"))
-            .env("SEAWALL_LISTEN__TLS__CLOSE_REVOKED", "true");
+            .env("SEAWALL_LISTEN__TLS__CLOSE_REVOKED", "true")
+            .env("SEAWALL_DEPLOYMENT__TLS__CA_FILE", file("own-ca.pem"))
+            .env("SEAWALL_DEPLOYMENT__TLS__CRL_FILE", file("own-crl.pem"))
+            .env(
+                "SEAWALL_DEPLOYMENT__TLS__CERTIFICATE_KEY_FILE",
+                file("own.pem"),
+            );
         let process = Process::start(&mut command).expect("Seawall starts");
         Self {
             scratch,
+            server,
+            load,
             servers,
             clients,
             revoked: Vec::new(),
@@ -105,18 +136,15 @@ impl RotationTestbed {
         }
     }
 
-    /// Connects `count` clients and runs finds on all connections. Replaces all files `rotations`
-    /// times, and measures how long each replacement takes to have its effects.
+    /// Connects `count` clients and runs finds on all connections. Replaces the files for TLS with
+    /// clients `rotations` times, and measures how long each replacement takes to have its effects.
+    /// The last time, also replaces the files for TLS to the server, in the same moment.
     ///
     /// # Panics
-    /// If an operation fails, or a rotation has no effect within 30 seconds.
-    pub async fn measure(
-        &mut self,
-        clients: &Clients,
-        count: usize,
-        rotations: usize,
-    ) -> Vec<RotationTimes> {
-        let clients = clients.with(self.client_tls());
+    /// If an operation fails, a rotation has no effect within 30 seconds, or a client can connect
+    /// with a revoked certificate.
+    pub async fn measure(&mut self, count: usize, rotations: usize) -> Vec<RotationTimes> {
+        let clients = self.load.with(self.client_tls());
         let at = address(self.address);
         clients.wait_for_login(&at).await;
         let mut connections = clients.connect_all(&at, count).await;
@@ -125,7 +153,8 @@ impl RotationTestbed {
             // Seawall checks every 500 ms whether a file has changed. With varying delays, the
             // files are replaced at different times between two checks.
             let delay = Duration::from_millis(137 * u64::from(rotation % 4));
-            let (during, after) = self.rotate_under_load(connections, delay).await;
+            let is_last = times.len() + 1 == rotations;
+            let (during, after) = self.rotate_under_load(connections, delay, is_last).await;
             times.push(during);
             connections = after;
         }
@@ -137,6 +166,7 @@ impl RotationTestbed {
         &mut self,
         connections: Vec<Connection>,
         delay: Duration,
+        has_server_files: bool,
     ) -> (RotationTimes, Vec<Connection>) {
         let count = connections.len();
         let load = Load {
@@ -144,8 +174,10 @@ impl RotationTestbed {
             rate: Some(RATE),
             time: Duration::from_secs(3),
         };
-        let (times, (outcome, connections)) =
-            tokio::join!(self.rotate(delay), run_load(connections, load));
+        let (times, (outcome, connections)) = tokio::join!(
+            self.rotate(delay, has_server_files),
+            run_load(connections, load)
+        );
         assert!(
             outcome.operations >= u64::try_from(count).unwrap_or(u64::MAX),
             "expected at least one operation for each of {count} clients, got {}",
@@ -154,20 +186,25 @@ impl RotationTestbed {
         (times, connections)
     }
 
-    /// Replaces all files, and waits until each change has an effect.
-    async fn rotate(&mut self, delay: Duration) -> RotationTimes {
+    /// Replaces the files, and waits until each change has an effect. `has_server_files` is true if
+    /// the files for TLS to the server are replaced too.
+    async fn rotate(&mut self, delay: Duration, has_server_files: bool) -> RotationTimes {
         let bad = client_identity(&self.clients);
         let mut closed = self.connect(&bad).await.expect("the client is served");
-        self.revoked.push(bad);
-        let other = Authority::generate("other clients").expect("an authority can be generated");
+        self.revoked.push(bad.clone());
+        let other = authority("other clients");
         let server = server_identity(&self.servers);
         let revoked: Vec<_> = self.revoked.iter().collect();
         let lists = list(&self.clients, &revoked) + &list(&other, &[]);
-        sleep(delay).await;
-        write_server(&self.scratch, &server);
         let authorities = self.clients.pem() + &other.pem();
+        let other_servers = has_server_files.then(|| authority("other servers"));
+        sleep(delay).await;
+        write_identity(&self.scratch, &server);
         replace(&self.scratch, "ca.pem", &authorities);
         replace(&self.scratch, "crl.pem", &lists);
+        if let Some(other) = &other_servers {
+            write_server_files(&self.scratch, certificates(&self.server), Some(other));
+        }
         let began = Instant::now();
         let other = client_identity(&other);
         let certificate = async {
@@ -189,6 +226,11 @@ impl RotationTestbed {
             began.elapsed()
         };
         let (certificate, authority, revocation) = tokio::join!(certificate, authority, revocation);
+        let refused = self.connect(&bad).await;
+        assert!(
+            refused.is_none(),
+            "a client with a revoked certificate connected"
+        );
         RotationTimes {
             certificate,
             authority,
@@ -241,6 +283,10 @@ impl RotationTestbed {
     }
 }
 
+fn authority(name: &str) -> Authority {
+    Authority::generate(name).expect("an authority can be generated")
+}
+
 fn server_identity(authority: &Authority) -> Identity {
     let identity = authority.server(&[NAME], &ECDSA);
     identity.expect("a certificate can be issued")
@@ -256,9 +302,27 @@ fn list(authority: &Authority, revoked: &[&Identity]) -> String {
     list.expect("a revocation list can be issued")
 }
 
-fn write_server(scratch: &Scratch, identity: &Identity) {
+/// The certificates of the server.
+fn certificates(server: &Standalone) -> &Certificates {
+    server.certificates().expect("the server requires TLS")
+}
+
+/// Replaces Seawall's certificate for clients.
+fn write_identity(scratch: &Scratch, identity: &Identity) {
     replace(scratch, "server.pem", &identity.certificate);
     replace(scratch, "server-key.pem", &identity.key);
+}
+
+/// Replaces the files for TLS to the server: a new certificate of Seawall, the server's authority
+/// and `other`, and a revocation list of each.
+fn write_server_files(scratch: &Scratch, server: &Certificates, other: Option<&Authority>) {
+    let authorities = || iter::once(server.authority()).chain(other);
+    let pem: String = authorities().map(Authority::pem).collect();
+    let lists: String = authorities().map(|of| list(of, &[])).collect();
+    replace(scratch, "own-ca.pem", &pem);
+    replace(scratch, "own-crl.pem", &lists);
+    let identity = client_identity(server.authority());
+    replace(scratch, "own.pem", &identity.pem());
 }
 
 /// Replaces a file by a rename, so that no reader sees a partly written file.
