@@ -1,23 +1,15 @@
 //! Tests of TLS for clients: several certificates, certificates of clients, revocation, resumption,
 //! and reloads.
 
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{io, sync::Arc, time::Duration};
 
 use bson::doc;
-use futures_util::future::join_all;
 use rustix::process::Signal;
 use seawall_api::Status;
 use seawall_tests::{
     authority::{Authority, ECDSA, ED25519, Identity, YEAR},
     eventually::eventually,
-    mongod::{self, Standalone, shared_standalone},
+    mongod::shared_standalone,
     process::Process,
     process::run,
     raw::{OpMsg, RawClient},
@@ -27,8 +19,7 @@ use seawall_tests::{
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, Interest},
     net::TcpStream,
-    sync::watch,
-    task::{JoinSet, yield_now},
+    task::yield_now,
     time::timeout,
 };
 use tokio_rustls::{
@@ -80,11 +71,7 @@ impl Scene {
 
     async fn launch(&self, toml: &str) -> Seawall {
         let server = shared_standalone().await.unwrap();
-        self.launch_in_front_of(&server.uri(), toml).await
-    }
-
-    async fn launch_in_front_of(&self, deployment: &str, toml: &str) -> Seawall {
-        Seawall::start_configured(deployment, &self.toml(toml)).await
+        Seawall::start_configured(&server.uri(), &self.toml(toml)).await
     }
 
     /// The settings of `[listen.tls]`. Each `DIR` in `toml` is replaced by the path of the scratch
@@ -714,84 +701,4 @@ async fn handshakes_use_new_authorities_and_revocation_lists_if_reload_watch_is_
         .await
         .unwrap();
     assert!(serves(&good).await);
-}
-
-/// Number of clients that run operations while certificates are replaced.
-const CLIENTS: usize = 500;
-
-/// Number of times that the test replaces all TLS files.
-const ROTATIONS: usize = 3;
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_operation_of_500_clients_fails_while_all_tls_files_are_replaced() {
-    let toml = format!("{REQUIRED}listen.tls.close_revoked = true\n");
-    // The server has no access control, so that the clients need no login. In a debug build, a
-    // client computes for 100 ms to prove that it knows its password.
-    let server = Standalone::start(mongod::Options::default()).await.unwrap();
-    let mut scene = Scene::start(&toml).await;
-    scene.seawall = Some(scene.launch_in_front_of(&server.uri(), &toml).await);
-    let config = scene.config(Some(&scene.client("good")));
-    let (stop, stopped) = watch::channel(false);
-    let counts: Arc<[AtomicU64]> = (0..CLIENTS).map(|_| AtomicU64::new(0)).collect();
-    let connecting = join_all((0..CLIENTS).map(|_| scene.connect(&config))).await;
-    let mut clients = JoinSet::new();
-    for (number, (_, client)) in connecting.into_iter().enumerate() {
-        let client = client.unwrap();
-        let counts = Arc::clone(&counts);
-        clients.spawn(run_finds(client, number, counts, stopped.clone()));
-    }
-    let mut revoked = Vec::new();
-    for rotation in 0..ROTATIONS {
-        // The clients' counts before this rotation. At the end of the rotation, the test waits
-        // until each count has risen.
-        let before: Vec<_> = counts.iter().map(|of| of.load(Ordering::Relaxed)).collect();
-        let bad = scene.client(&format!("bad {rotation}"));
-        let (_, bad_client) = scene.connect(&scene.config(Some(&bad))).await;
-        let mut bad_client = bad_client.unwrap();
-        revoked.push(bad);
-        let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
-        let other = Authority::generate("other clients").unwrap();
-        scene.write_server("server", &server);
-        let authorities = format!("{}{}", scene.clients.pem(), other.pem());
-        scene.scratch.write("ca.pem", authorities).unwrap();
-        let own = scene
-            .clients
-            .revocation_list(&revoked.iter().collect::<Vec<_>>());
-        let lists = own.unwrap() + &other.revocation_list(&[]).unwrap();
-        scene.scratch.write("crl.pem", lists).unwrap();
-        scene.seawall().reload(&scene.toml(&toml)).await.unwrap();
-        // New handshakes get the new server certificate. Clients are served whose certificates were
-        // signed by the new authority.
-        let of_other = scene.config(Some(&other.client("new", YEAR).unwrap()));
-        let stream = scene.handshake(&of_other, "localhost").await.unwrap();
-        let peer = stream.get_ref().1.peer_certificates().unwrap();
-        assert!(server.is_presented_by(peer));
-        assert!(is_served(&mut RawClient::new(stream)).await);
-        // The reload closes the connection with the revoked certificate, so a command of its client
-        // fails soon.
-        let is_closed = async { while is_served(&mut bad_client).await {} };
-        timeout(LIMIT, is_closed).await.unwrap();
-        let have_run = async || {
-            let mut counts = counts.iter().zip(&before);
-            counts.all(|(count, before)| count.load(Ordering::Relaxed) > *before)
-        };
-        eventually(LIMIT, have_run).await.unwrap();
-    }
-    stop.send_replace(true);
-    // If an operation failed, the task of its client has panicked, and `join_all` panics too.
-    clients.join_all().await;
-}
-
-/// Runs finds until `stopped` is true, and counts them.
-async fn run_finds(
-    mut client: RawClient,
-    number: usize,
-    counts: Arc<[AtomicU64]>,
-    stopped: watch::Receiver<bool>,
-) {
-    while !*stopped.borrow() {
-        let reply = client.command("rotation", doc! { "find": "things" }).await;
-        assert!(reply.unwrap().is_ok());
-        counts[number].fetch_add(1, Ordering::Relaxed);
-    }
 }

@@ -64,4 +64,5 @@ mod storms;
 mod telemetry;
 mod tls_probes;
 mod tls_reloads;
+mod tls_rotation;
 mod unauthenticated;
