@@ -41,7 +41,9 @@ use crate::{
     listener::{Inherited, ServerTlsError},
     observe::{ClientDirectory, Exporter, ObserveError, Observer},
     pins::Pins,
-    runtime::{Activity, Heartbeat, Lateness, Liveness, OccasionalLog, Planes, measure_lateness},
+    runtime::{
+        Activity, Lateness, Liveness, OccasionalLog, Planes, ProgressCheck, measure_lateness,
+    },
     topology::{DeploymentError, DeploymentOptions, Topology},
 };
 use seawall_auth::{NonceSource, SeedError};
@@ -235,10 +237,10 @@ impl Drop for App {
 }
 
 impl App {
-    /// Returns a heartbeat, which shows a watchdog whether the threads make progress.
-    pub(crate) fn heartbeat(&self) -> Heartbeat {
+    /// Returns a check whether the threads make progress, for a watchdog.
+    pub(crate) fn progress_check(&self) -> ProgressCheck {
         let planes = &self.planes;
-        Heartbeat::of(
+        ProgressCheck::of(
             planes.data.handle().clone(),
             planes.control.handle().clone(),
         )

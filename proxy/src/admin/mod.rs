@@ -323,7 +323,7 @@ pub fn router(state: Arc<AdminState>) -> Router {
 /// The liveness check. It fails if the threads have made no progress for ten seconds, because only
 /// a restart of the process repairs blocked threads.
 async fn live(State(state): State<Arc<AdminState>>) -> (StatusCode, &'static str) {
-    match state.liveness.is_alive(Instant::now()) {
+    match state.liveness.check(Instant::now()) {
         true => (StatusCode::OK, "alive\n"),
         false => (
             StatusCode::SERVICE_UNAVAILABLE,

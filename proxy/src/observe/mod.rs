@@ -50,6 +50,8 @@ use std::sync::Arc;
 
 use seawall_shape::NameKey;
 
+#[cfg(test)]
+pub(crate) use self::memory_log::MemoryLog;
 use self::metric_handles::Metrics;
 pub use self::{
     applications::ApplicationCounts,
@@ -76,8 +78,6 @@ pub(crate) use self::{
     slow_log::SlowLogSettings,
     sums::RowIndexes,
 };
-#[cfg(test)]
-pub(crate) use self::memory_log::MemoryLog;
 
 /// Options of the statistics. They select the figures to count, and limit the number of rows.
 #[derive(Clone, Debug)]

@@ -6,24 +6,24 @@
 mod activity;
 mod audit;
 mod descriptors;
-mod heartbeat;
 mod lateness;
 mod occasional;
 mod parking;
 mod planes;
 mod priority;
+mod progress;
 
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) use self::priority::NICE;
 pub use self::{
-    activity::Activity, descriptors::raise_descriptor_limit, heartbeat::Liveness,
-    lateness::Lateness, occasional::OccasionalLog,
+    activity::Activity, descriptors::raise_descriptor_limit, lateness::Lateness,
+    occasional::OccasionalLog, progress::Liveness,
 };
 pub(crate) use self::{
     activity::TICK,
     audit::{AUDIT_TARGET, Action},
-    heartbeat::Heartbeat,
     lateness::measure_lateness,
     planes::{Plane, Planes},
     priority::{become_idle, become_nice},
+    progress::ProgressCheck,
 };

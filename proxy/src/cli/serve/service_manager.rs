@@ -69,10 +69,10 @@ pub(super) fn feed_watchdog(app: &App) -> io::Result<()> {
     let Some(limit) = watchdog_enabled().filter(|limit| !limit.is_zero()) else {
         return Ok(());
     };
-    let mut heartbeat = app.heartbeat();
+    let mut progress = app.progress_check();
     let feeding = move || {
         loop {
-            if heartbeat.beat() {
+            if progress.check() {
                 send(&[NotifyState::Watchdog]);
             }
             park_timeout(MAX_CHECK_INTERVAL.min(limit / 3));

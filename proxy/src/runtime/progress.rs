@@ -14,43 +14,43 @@ use tokio::{runtime::Handle, time::Instant};
 /// Spawns small tasks on both runtimes (data plane and control plane), and checks if these tasks
 /// have run. A runtime that does not run such a task makes no progress.
 #[derive(Debug)]
-pub(crate) struct Heartbeat {
-    runtimes: [Beats; 2],
+pub(crate) struct ProgressCheck {
+    runtimes: [CheckTasks; 2],
 }
 
-/// Counts the heartbeat tasks that were spawned on one runtime, and those that have run. At most
+/// Counts the tasks that were spawned on one runtime for checks, and those that have run. At most
 /// one task has not run yet.
 #[derive(Debug)]
-struct Beats {
+struct CheckTasks {
     runtime: Handle,
     requested: u64,
     run: Arc<AtomicU64>,
 }
 
-impl Heartbeat {
-    /// Creates a heartbeat that watches the runtimes of the data plane and the control plane.
+impl ProgressCheck {
+    /// Creates a check of the runtimes of the data plane and the control plane.
     pub(crate) fn of(data: Handle, control: Handle) -> Self {
-        let beats = |runtime| Beats {
+        let tasks = |runtime| CheckTasks {
             runtime,
             requested: 0,
             run: Arc::default(),
         };
         Self {
-            runtimes: [beats(data), beats(control)],
+            runtimes: [tasks(data), tasks(control)],
         }
     }
 
     /// Spawns a new task on each runtime that has run its previous task. Returns true if both
     /// runtimes have run the tasks that earlier calls spawned.
-    pub(crate) fn beat(&mut self) -> bool {
+    pub(crate) fn check(&mut self) -> bool {
         let mut has_progressed = true;
-        for beats in &mut self.runtimes {
-            let has_run = beats.run.load(Ordering::Relaxed) == beats.requested;
+        for tasks in &mut self.runtimes {
+            let has_run = tasks.run.load(Ordering::Relaxed) == tasks.requested;
             has_progressed &= has_run;
             if has_run {
-                beats.requested += 1;
-                let run = Arc::clone(&beats.run);
-                drop(beats.runtime.spawn(async move {
+                tasks.requested += 1;
+                let run = Arc::clone(&tasks.run);
+                drop(tasks.runtime.spawn(async move {
                     run.fetch_add(1, Ordering::Relaxed);
                 }));
             }
@@ -62,7 +62,7 @@ impl Heartbeat {
 /// Shows the callers of a health check whether the threads make progress.
 #[derive(Debug)]
 pub struct Liveness {
-    heartbeat: Mutex<Heartbeat>,
+    check: Mutex<ProgressCheck>,
     /// The time of the last check that found progress of both runtimes.
     progressed_at: Mutex<Instant>,
 }
@@ -75,16 +75,16 @@ impl Liveness {
     /// Creates the health check of the runtimes of the data plane and the control plane.
     pub fn of(data: Handle, control: Handle) -> Self {
         Self {
-            heartbeat: Mutex::new(Heartbeat::of(data, control)),
+            check: Mutex::new(ProgressCheck::of(data, control)),
             progressed_at: Mutex::new(Instant::now()),
         }
     }
 
     /// Checks both runtimes. Returns false if no check in the last [`Self::LIMIT`] has found
     /// progress of both runtimes.
-    pub(crate) fn is_alive(&self, now: Instant) -> bool {
+    pub(crate) fn check(&self, now: Instant) -> bool {
         let mut progressed_at = self.progressed_at.lock();
-        if self.heartbeat.lock().beat() {
+        if self.check.lock().check() {
             *progressed_at = now;
         }
         now.saturating_duration_since(*progressed_at) < Self::LIMIT
@@ -117,16 +117,16 @@ mod tests {
     }
 
     #[test]
-    fn the_heartbeat_reports_no_progress_while_a_runtime_is_blocked() {
+    fn a_check_finds_no_progress_while_a_runtime_is_blocked() {
         let (data, control) = (runtime(), runtime());
         let release = block(&data);
-        let mut heartbeat = Heartbeat::of(data.handle().clone(), control.handle().clone());
-        assert!(heartbeat.beat());
+        let mut progress = ProgressCheck::of(data.handle().clone(), control.handle().clone());
+        assert!(progress.check());
         for _ in 0..100 {
-            assert!(!heartbeat.beat());
+            assert!(!progress.check());
         }
         drop(release);
-        while !heartbeat.beat() {
+        while !progress.check() {
             std::thread::yield_now();
         }
     }
@@ -138,10 +138,10 @@ mod tests {
         let liveness = Liveness::of(data.handle().clone(), control.handle().clone());
         let began = Instant::now();
         let checks = [0, 5, 9, 10, 20];
-        let alive = checks.map(|at| liveness.is_alive(began + Duration::from_secs(at)));
+        let alive = checks.map(|at| liveness.check(began + Duration::from_secs(at)));
         assert_eq!(alive, [true, true, true, false, false]);
         drop(release);
-        while !liveness.is_alive(began + Duration::from_secs(30)) {
+        while !liveness.check(began + Duration::from_secs(30)) {
             std::thread::yield_now();
         }
     }
