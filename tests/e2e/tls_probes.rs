@@ -47,8 +47,8 @@ async fn run_openssl(arguments: &[&str]) -> String {
 struct Probe(String);
 
 impl Probe {
-    /// Connects to this address with `openssl s_client` and sends a `hello`. Ends when the reply has
-    /// arrived or the connection is closed.
+    /// Connects to this address with `openssl s_client` and sends a `hello`. Ends when the reply
+    /// has arrived or the connection is closed.
     async fn run(address: &str, arguments: &[&str]) -> Self {
         let hello = OpMsg::new(doc! { "hello": 1, "$db": "admin" }).to_bytes();
         let arguments = [&["-nocommands"], arguments].concat();
@@ -359,8 +359,8 @@ async fn with_two_listeners() -> Scene {
     scene
 }
 
-/// The configuration of two listeners. `settings` has further keys of each listener, with the prefix
-/// `listen.tls.`.
+/// The configuration of two listeners. `settings` has further keys of each listener, with the
+/// prefix `listen.tls.`.
 fn two_listeners(scene: &Scene, settings: [&str; 2]) -> String {
     let listener = |(number, settings): (u8, &str)| {
         format!(
