@@ -720,6 +720,7 @@ impl ServerPool {
                 reason = %decision.reason,
                 load = inputs.load.as_str(),
                 completed_per_second = inputs.completed_per_second,
+                late = inputs.late,
                 mean_wait_seconds = inputs.mean_wait.as_secs_f64(),
                 mean_server_time_seconds = inputs.mean_server_time.as_secs_f64(),
                 crowding = inputs.crowding,

@@ -37,7 +37,7 @@ fn main() {
         println!(
             concat!(
                 "{{\"at_seconds\":{:.3},\"limiter\":{},\"limit\":{},\"settled\":{},",
-                "\"completed_per_second\":{:.1},\"mean_server_time_seconds\":{:.6},",
+                "\"completed_per_second\":{:.1},\"late\":{},\"mean_server_time_seconds\":{:.6},",
                 "\"crowding\":{:.2},\"gain\":{:.4},\"noise\":{:.4},\"in_progress\":{:.1},",
                 "\"waiting\":{},\"exempt\":{},\"reason\":\"{}\"}}"
             ),
@@ -46,6 +46,7 @@ fn main() {
             decision.limit,
             decision.settled,
             decision.inputs.completed_per_second,
+            decision.inputs.late,
             decision.inputs.mean_server_time.as_secs_f64(),
             decision.inputs.crowding,
             decision.inputs.gain,

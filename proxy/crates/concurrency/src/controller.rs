@@ -738,6 +738,7 @@ impl Controller {
         Inputs {
             load,
             completed_per_second: completed / sample.window.as_secs_f64().max(1e-3),
+            late: sample.late,
             mean_wait: per_operation(sample.wait_time),
             mean_server_time: per_operation(sample.server_time()),
             crowding: self.crowd.crowding(),

@@ -137,8 +137,11 @@ impl fmt::Display for Reason {
 pub struct Inputs {
     /// The kind of load: what bounds the number of completed operations.
     pub load: Load,
-    /// Completed operations per second in the window.
+    /// Completed operations per second in the window, without those in `late`.
     pub completed_per_second: f64,
+    /// Number of replies in the window that arrived too late to be useful
+    /// ([`Sample::late`](crate::Sample::late)).
+    pub late: u64,
     /// Mean time that the completed operations waited because of the limit.
     pub mean_wait: Duration,
     /// Mean server time of the completed operations: from sending the command to the end of the

@@ -211,6 +211,7 @@ fn limit_is_lowered_because_of_late_replies_even_if_a_few_replies_are_in_time() 
         let mut sample = bench.busy(2);
         sample.late = 20;
         let decision = bench.pass(&sample);
+        assert_eq!(decision.inputs.late, 20);
         let lowered = (START / 2, Reason::NothingInTime);
         let is_lowered = (decision.settled, decision.reason) == lowered;
         assert_eq!(is_lowered, window == 5, "window {window}: {decision:?}");
