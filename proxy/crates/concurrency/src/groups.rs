@@ -7,6 +7,10 @@
 //! necessary because a trial of another limit changes the times of all shapes. The trial compares
 //! *work*: the number of completed operations, weighted by the usual time of their group. Work is
 //! comparable only while shapes stay in their groups.
+//!
+//! For the same reason, shapes stay in their groups if all of them become slower, for example
+//! because other clients load the server. So the usual time of a shape is relative to the *shift*:
+//! the recent change of the times of all operations.
 
 use std::time::Duration;
 
@@ -19,6 +23,11 @@ const ENTRIES: u64 = 1_024;
 /// Weight of a new server time in the mean server time of all operations with the same shape.
 const SMOOTHING: f32 = 1.0 / 64.0;
 
+/// Weight of an operation in the shift ([`ShapeGroups::shift`]). The shift must follow a change of
+/// the whole server faster than the mean time of a shape does. Otherwise shapes would get new
+/// groups before the shift has changed.
+const SHIFT_SMOOTHING: f32 = 1.0 / 16.0;
+
 /// A shape gets a new group if the binary logarithm of its mean server time has changed by this
 /// amount since it got its group.
 const MOVES_AT: f32 = 2.0;
@@ -30,7 +39,7 @@ const FIRST_BOUND: f32 = -12.0;
 const WIDTH: f32 = 2.0;
 
 /// The usual server time of the operations with one shape (the command without its values), as
-/// binary logarithms of seconds.
+/// binary logarithms of seconds, relative to the shift ([`ShapeGroups::shift`]).
 #[derive(Clone, Copy, Debug)]
 struct Usual {
     mean: f32,
@@ -43,12 +52,16 @@ struct Usual {
 #[derive(Clone, Debug)]
 pub struct ShapeGroups {
     entries: Box<[Option<Usual>]>,
+    /// Smoothed difference between the times of all operations and the references of their shapes,
+    /// as a binary logarithm. It is 1 if the server has become slower by a factor of two.
+    shift: f32,
 }
 
 impl Default for ShapeGroups {
     fn default() -> Self {
         Self {
             entries: (0..ENTRIES).map(|_| None).collect(),
+            shift: 0.0,
         }
     }
 }
@@ -63,12 +76,14 @@ impl ShapeGroups {
         let Some(entry) = self.entries.get_mut(index) else {
             return 0;
         };
+        let relative = log - self.shift;
         let usual = entry.get_or_insert(Usual {
-            mean: log,
-            reference: log,
+            mean: relative,
+            reference: relative,
         });
         let group = group_of(usual.reference);
-        usual.mean += SMOOTHING * (log - usual.mean);
+        self.shift += SHIFT_SMOOTHING * (relative - usual.reference);
+        usual.mean += SMOOTHING * (log - self.shift - usual.mean);
         if (usual.mean - usual.reference).abs() >= MOVES_AT {
             usual.reference = usual.mean;
         }
@@ -87,8 +102,6 @@ fn group_of(log: f32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     /// A group contains the shapes (commands without their values) with similar server times.
@@ -113,13 +126,31 @@ mod tests {
 
     /// A group contains the shapes (commands without their values) with similar server times.
     #[test]
-    fn a_shape_whose_server_times_change_much_moves_to_another_group() {
+    fn a_shape_whose_server_times_alone_change_much_moves_to_another_group() {
         let mut groups = ShapeGroups::default();
         groups.record(7, Duration::from_micros(900));
-        let all = (0..1_000).map(|_| groups.record(7, Duration::from_millis(50)));
-        // The last group is 3, although 50 ms belongs to group 4: the shape got group 3 when its
-        // usual time was about 15 ms, and 50 ms is less than four times that time.
-        assert_eq!(all.collect::<BTreeSet<_>>(), BTreeSet::from([1, 2, 3]));
+        for _ in 0..1_000 {
+            groups.record(7, Duration::from_millis(50));
+            let mut others = (0..9).map(|_| groups.record(8, Duration::from_micros(900)));
+            assert!(others.all(|group| group == 1));
+        }
+        assert!(groups.record(7, Duration::from_millis(50)) > 2);
+    }
+
+    /// A group contains the shapes (commands without their values) with similar server times.
+    #[test]
+    fn shapes_stay_in_their_groups_if_all_operations_become_a_hundred_times_slower_or_faster() {
+        let mut groups = ShapeGroups::default();
+        let shapes = [(1, 200), (2, 900), (3, 9_000)];
+        let first = shapes.map(|(shape, us)| groups.record(shape, Duration::from_micros(us)));
+        assert_eq!(first, [0, 1, 3]);
+        for factor in [100, 1, 10, 1] {
+            for _ in 0..2_000 {
+                let now = shapes
+                    .map(|(shape, us)| groups.record(shape, Duration::from_micros(us * factor)));
+                assert_eq!(now, first, "factor {factor}");
+            }
+        }
     }
 
     /// A group contains the shapes (commands without their values) with similar server times.
