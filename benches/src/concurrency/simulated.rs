@@ -15,9 +15,6 @@ mod sim;
 
 use self::sim::{Policy, outcome::Outcome, scenarios::Scenario};
 
-/// The highest limit that the controller may set. The controller's tests use the same value.
-const CEILING: u32 = 512;
-
 /// The seed of the simulation. It is fixed, so two runs draw equal traces.
 const SEED: u64 = 1;
 
@@ -59,7 +56,7 @@ pub fn traces(is_quick: bool) -> impl Iterator<Item = (&'static str, Trace)> {
 }
 
 fn trace(scenario: &Scenario, to: f64) -> Trace {
-    let outcome = sim::run(scenario, Policy::Auto(CEILING), 0.0, to, SEED);
+    let outcome = sim::run(scenario, Policy::Auto, 0.0, to, SEED);
     let limiters = scenario.proxies * scenario.servers;
     let of = match limiters {
         1 => String::new(),

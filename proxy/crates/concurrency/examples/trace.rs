@@ -32,7 +32,7 @@ fn main() {
         return;
     };
     let to = scenario.steady_at + 20.0;
-    let outcome = run(scenario, Policy::Auto(512), 0.0, to, seed);
+    let outcome = run(scenario, Policy::Auto, 0.0, to, seed);
     for (at, limiter, decision) in &outcome.decisions {
         println!(
             concat!(

@@ -66,7 +66,7 @@ pub(crate) fn compare(scenario: &Scenario, seed: u64) -> Row {
         }
     };
     let best = fixed.max_by(|a, b| better(a.1, b.1)).unwrap();
-    let outcome = run(scenario, Policy::Auto(512), from, to, seed);
+    let outcome = run(scenario, Policy::Auto, from, to, seed);
     let auto = score(scenario, &outcome);
     let (settling_s, swing) = outcome.worst_settling(scenario.steady_at, from, to);
     Row {

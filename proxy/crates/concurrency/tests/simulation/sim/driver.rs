@@ -15,9 +15,12 @@ use super::{
 pub(crate) enum Policy {
     /// A fixed limit for each server, in each proxy.
     Fixed(u32),
-    /// The controller selects the limits. The number is the highest limit.
-    Auto(u32),
+    /// The controller selects the limits.
+    Auto,
 }
+
+/// The highest limit of the controllers: `max_server_connections` of 500 without its reserve.
+const CEILING: u32 = 492;
 
 /// Runs a scenario for `to` seconds. The measurement begins at `from` seconds.
 pub(crate) fn run(scenario: &Scenario, policy: Policy, from: f64, to: f64, seed: u64) -> Outcome {
@@ -26,14 +29,12 @@ pub(crate) fn run(scenario: &Scenario, policy: Policy, from: f64, to: f64, seed:
         .collect();
     let limiters = (0..scenario.proxies * scenario.servers)
         .map(|index| {
-            let (limit, controller) = match policy {
-                Policy::Fixed(limit) => (limit, None),
-                Policy::Auto(ceiling) => (
-                    0,
-                    Some(Controller::new(ceiling, seed * 1_000 + index as u64)),
-                ),
+            let fixed = match policy {
+                Policy::Fixed(limit) => Some(limit),
+                Policy::Auto => None,
             };
-            Limiter::new(limit, controller, scenario.users, 0.0)
+            let controller = Controller::new(CEILING, seed * 1_000 + index as u64);
+            Limiter::new(fixed, controller, scenario.users, scenario.connections)
         })
         .collect();
     let load = Load {

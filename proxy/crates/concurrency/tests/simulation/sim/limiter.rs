@@ -1,8 +1,33 @@
 //! The part of a proxy that keeps the operations of one server within the limit.
+//!
+//! The limiter follows the rules of a real proxy (`proxy/src/pool/slots.rs`). These parts of a real
+//! proxy are left out, because they do not matter for the compared results:
+//!
+//! - The reserve of slots and connections. Only commands such as commits use it, and no scenario
+//!   has such commands.
+//! - Operations without a slot: waits for data, and commands of Seawall itself. For the controller,
+//!   they are load of other clients. Some scenarios have such load.
+//! - The connections of each user. Here all users share the connections, and there is one maximum
+//!   for all of them. The controller does not know users.
+//! - `max_connecting`. Here one connection is established every 5 ms. This is the default of
+//!   `connections_per_second`.
+//! - Streamed replies. The controller does not use their times.
+//!
+//! Two other differences matter for clients that have a timeout:
+//!
+//! - No client leaves before its reply, so each late operation has exceeded its time limit
+//!   (`maxTimeMS`). If clients leave, a real proxy counts an operation as late only if it took at
+//!   least four times the median. So it counts useless operations as completed.
+//! - The wait and the server time of an operation each have the full timeout, and a waiting
+//!   operation whose timeout has passed leaves the queue when it would begin. With one timeout for
+//!   the sum of both, each operation would begin just before its timeout in a lasting overload. So
+//!   almost every reply would be late at every limit.
 
 use std::{collections::VecDeque, time::Duration};
 
-use seawall_concurrency::{Controller, Decision, Exemption, Sample, ServerTimes};
+use seawall_concurrency::{
+    Controller, Decision, Epoch, Exemption, Sample, ServerTimes, ShapeGroups,
+};
 
 /// Time to establish one connection, in µs. A limiter establishes one connection at a time.
 pub(crate) const GROW_US: f64 = 5_000.0;
@@ -11,28 +36,37 @@ pub(crate) const GROW_US: f64 = 5_000.0;
 pub(crate) struct Running {
     pub(crate) operation: u32,
     pub(crate) number: u64,
+    pub(crate) user: usize,
     pub(crate) started: f64,
     pub(crate) completed_before: u64,
 }
 
 pub(crate) struct Limiter {
+    /// The limit in effect.
     pub(crate) limit: u32,
-    controller: Option<Controller>,
+    /// The limit, if it is fixed. The controller then only decides if long operations may become
+    /// exempt.
+    fixed: Option<u32>,
+    controller: Controller,
     /// Waiting operations by user.
     queues: Vec<VecDeque<u32>>,
+    /// Number of operations in progress by user, without exempt operations.
+    held: Vec<u32>,
     next_user: usize,
     pub(crate) waiting: u64,
-    pub(crate) in_progress: u32,
-    pub(crate) exempt: u32,
+    in_progress: u32,
+    exempt: u32,
     pub(crate) connections: u32,
+    max_connections: u32,
     pub(crate) is_growing: bool,
     pub(crate) completed: u64,
     running: VecDeque<Running>,
     long: Vec<Running>,
     times: ServerTimes,
+    groups: ShapeGroups,
     exemption: Option<Exemption>,
-    /// The last time at which an operation completed or became exempt (the limit no longer counts
-    /// it).
+    /// The last time at which an operation completed that was not exempt, or at which an operation
+    /// became exempt (the limit no longer counts it).
     unchanged_since: f64,
     sample: Sample,
     integral: f64,
@@ -42,28 +76,39 @@ pub(crate) struct Limiter {
 }
 
 impl Limiter {
-    pub(crate) fn new(limit: u32, controller: Option<Controller>, users: usize, now: f64) -> Self {
+    /// Creates a limiter that begins at the time 0. `fixed` is the limit; if it is `None`,
+    /// `controller` finds the limit.
+    pub(crate) fn new(
+        fixed: Option<u32>,
+        controller: Controller,
+        users: usize,
+        max_connections: u32,
+    ) -> Self {
         Self {
-            limit: controller.as_ref().map_or(limit, Controller::limit),
+            limit: fixed.unwrap_or(controller.limit()),
+            fixed,
             controller,
             queues: vec![VecDeque::new(); users],
+            held: vec![0; users],
             next_user: 0,
             waiting: 0,
             in_progress: 0,
             exempt: 0,
             connections: 0,
+            max_connections,
             is_growing: false,
             completed: 0,
             running: VecDeque::new(),
             long: Vec::new(),
             times: ServerTimes::default(),
+            groups: ShapeGroups::default(),
             exemption: None,
-            unchanged_since: now,
+            unchanged_since: 0.0,
             sample: Sample::default(),
             integral: 0.0,
             waiting_us: 0.0,
-            touched_at: now,
-            ticked_at: now,
+            touched_at: 0.0,
+            ticked_at: 0.0,
         }
     }
 
@@ -88,26 +133,52 @@ impl Limiter {
         self.waiting += 1;
     }
 
-    /// Takes the next waiting operation. Users are served in rotation.
-    pub(crate) fn dequeue(&mut self, now: f64) -> Option<u32> {
-        self.touch(now);
-        for _ in 0..self.queues.len() {
-            let user = self.next_user;
-            self.next_user = (user + 1) % self.queues.len();
-            if let Some(operation) = self.queues[user].pop_front() {
-                self.waiting -= 1;
-                return Some(operation);
-            }
+    /// The user whose next operation may begin; `None` if no waiting operation may begin. Free
+    /// slots go to the users in rotation.
+    pub(crate) fn next_user(&self) -> Option<usize> {
+        let users = self.queues.len();
+        let mut waiting = (0..users)
+            .map(|index| (self.next_user + index) % users)
+            .filter(|user| !self.queues[*user].is_empty());
+        match self.in_progress < self.limit {
+            true => waiting.next(),
+            false => waiting.find(|user| self.may_exceed(*user)),
         }
-        None
     }
 
-    pub(crate) fn has_slot(&self) -> bool {
-        self.in_progress < self.limit
+    /// True if a user may run an operation although all slots are taken: the user has less than its
+    /// share of the slots, and another user has more. At twice the limit, no user may exceed it.
+    fn may_exceed(&self, user: usize) -> bool {
+        let users = self.held.iter().zip(&self.queues);
+        let users = users.filter(|(held, queue)| **held > 0 || !queue.is_empty());
+        let share = self.limit.div_ceil(users.count().max(1) as u32);
+        let held = self.held[user];
+        let fair = if held == 0 { 1 } else { share };
+        let most = self.held.iter().copied().max().unwrap_or(0);
+        held < share && most > fair && self.in_progress < 2 * self.limit
+    }
+
+    /// Takes the next waiting operation of a user.
+    pub(crate) fn dequeue(&mut self, user: usize, now: f64) -> Option<u32> {
+        self.touch(now);
+        self.next_user = (user + 1) % self.queues.len();
+        let operation = self.queues[user].pop_front()?;
+        self.waiting -= 1;
+        Some(operation)
     }
 
     pub(crate) fn has_connection(&self) -> bool {
         self.in_progress + self.exempt < self.connections
+    }
+
+    /// True if another connection may be established now.
+    pub(crate) fn may_grow(&self) -> bool {
+        !self.is_growing && self.connections < self.max_connections
+    }
+
+    /// The current epoch of the controller.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.controller.epoch()
     }
 
     /// Begins an operation. Returns true if the operation begins at low load (see
@@ -115,6 +186,7 @@ impl Limiter {
     pub(crate) fn begin(&mut self, running: Running, wait_us: f64) -> bool {
         self.touch(running.started);
         self.in_progress += 1;
+        self.held[running.user] += 1;
         self.sample.wait_time += us(wait_us);
         self.running.push_back(running);
         u64::from(self.in_progress + self.exempt) <= Sample::LOW_LOAD
@@ -124,21 +196,28 @@ impl Limiter {
         self.touch(now);
         match end.is_exempt {
             true => self.exempt -= 1,
-            false => self.in_progress -= 1,
+            false => {
+                self.in_progress -= 1;
+                self.held[end.user] -= 1;
+                self.unchanged_since = now;
+            }
         }
         self.completed += 1;
-        self.unchanged_since = now;
-        if end.is_late {
-            self.sample.late += 1;
-            return;
-        }
         let time = us(end.server_us);
-        self.times.record(time);
-        self.sample.record(end.group, time, end.at_low_load);
+        if end.epoch != self.epoch() {
+            self.sample.uncompared += 1;
+        } else if end.is_late {
+            self.sample.late += 1;
+        } else {
+            self.times.record(time);
+            let group = self.groups.record(end.shape, time);
+            self.sample.record(group, time, end.at_low_load);
+        }
     }
 
-    /// Returns the long operations that become exempt now: the limit no longer counts them.
-    /// `is_running` returns true if an operation is still in progress.
+    /// Returns the long operations that become exempt now: the limit no longer counts them. There
+    /// are none while a slot is free or no operation waits. `is_running` returns true if an
+    /// operation is still in progress.
     pub(crate) fn exempt_long(
         &mut self,
         now: f64,
@@ -149,6 +228,7 @@ impl Limiter {
             return leaving;
         };
         self.touch(now);
+        let is_full = self.waiting > 0 && self.in_progress >= self.limit;
         let is_long = |running: &Running| us(now - running.started) >= rule.threshold;
         let long = self
             .running
@@ -159,12 +239,15 @@ impl Limiter {
         let mut exempt = self.exempt;
         let mut unchanged_since = self.unchanged_since;
         let completed = self.completed;
+        let held = &mut self.held;
         self.long.retain(|running| {
             let since = completed - running.completed_before;
             let is_running = is_running(running);
             let unchanged_for = us(now - unchanged_since);
-            if is_running && rule.applies(us(now - running.started), exempt, since, unchanged_for) {
+            let time = us(now - running.started);
+            if is_running && is_full && rule.applies(time, exempt, since, unchanged_for) {
                 exempt += 1;
+                held[running.user] -= 1;
                 unchanged_since = now;
                 leaving.push(running.operation);
                 return false;
@@ -190,35 +273,25 @@ impl Limiter {
         sample.waiting = self.waiting;
         sample.in_progress = u64::from(self.in_progress);
         sample.exempt = u64::from(self.exempt);
-        // With a fixed limit, a new controller decides if long operations may become exempt. So the
-        // policies differ only in their limits.
-        let controller = match &mut self.controller {
-            Some(controller) => controller,
-            None => &mut Controller::new(self.limit, 0),
-        };
-        sample.epoch = controller.epoch();
-        let mut decision = controller.update(&sample, us(now));
-        if self.controller.is_none() {
-            decision.settled = self.limit;
-            decision.limit = self.limit;
-        }
-        self.limit = decision.limit;
-        self.exemption = Some(Exemption::new(
-            &self.times,
-            decision.may_exempt,
-            decision.limit,
-            decision.limit,
-        ));
-        self.controller.is_some().then_some(decision)
+        sample.epoch = self.epoch();
+        let decision = self.controller.update(&sample, us(now));
+        self.limit = self.fixed.unwrap_or(decision.limit);
+        let exemption = Exemption::new(&self.times, decision.may_exempt, self.limit, self.limit);
+        self.exemption = Some(exemption);
+        self.fixed.is_none().then_some(decision)
     }
 }
 
 /// An operation that ended.
 pub(crate) struct End {
-    pub(crate) group: usize,
+    pub(crate) user: usize,
+    pub(crate) shape: u64,
+    /// The epoch in which the operation began.
+    pub(crate) epoch: Epoch,
     pub(crate) server_us: f64,
     pub(crate) at_low_load: bool,
     pub(crate) is_exempt: bool,
+    /// True if the operation exceeded its time limit.
     pub(crate) is_late: bool,
 }
 

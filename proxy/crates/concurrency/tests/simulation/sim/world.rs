@@ -5,6 +5,8 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
+use seawall_concurrency::{Decision, Epoch};
+
 use super::{
     limiter::{End, GROW_US, Limiter, Running},
     server::{Contention, Ordered, Server},
@@ -41,9 +43,9 @@ pub(crate) struct OperationKind {
     /// True if the operation waits in the queue of a slow shard, which runs `SHARD_SLOTS`
     /// operations at a time.
     pub(crate) is_slow_shard: bool,
-    /// The index of the operation's group in the sample that the controller gets. Normally, the
-    /// operations of a group have similar server times.
-    pub(crate) group: usize,
+    /// The number of the operation's shape. Normally, the operations with one shape have similar
+    /// server times.
+    pub(crate) shape: u64,
 }
 
 /// Number of operations that the slow shard runs at a time.
@@ -78,6 +80,7 @@ struct Operation {
     number: u64,
     client: u32,
     proxy: u32,
+    user: usize,
     server: u32,
     kind: Option<KindIndex>,
     arrived: f64,
@@ -85,6 +88,8 @@ struct Operation {
     at_low_load: bool,
     is_exempt: bool,
     is_running: bool,
+    /// The epoch of the controller when the operation began.
+    epoch: Epoch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -154,7 +159,7 @@ pub(crate) struct World {
     pub(crate) changes: Vec<(f64, Change)>,
     dice: Dice,
     pub(crate) record: Record,
-    pub(crate) decisions: Vec<(f64, usize, seawall_concurrency::Decision)>,
+    pub(crate) decisions: Vec<(f64, usize, Decision)>,
 }
 
 impl World {
@@ -357,6 +362,7 @@ impl World {
         let operation = self.new_operation(Operation {
             client,
             proxy: proxy as u32,
+            user,
             server: (limiter % servers) as u32,
             kind: Some(KindIndex(mix, kind.unwrap_or(kinds.len() - 1))),
             arrived: self.now,
@@ -366,26 +372,22 @@ impl World {
         self.dispatch(limiter);
     }
 
-    fn user(&self, operation: &Operation) -> usize {
-        operation.kind.map_or(0, |kind| kind.0) % self.load.users
-    }
-
     /// Begins operations that wait, as far as the limit and the connections allow. An operation
     /// whose client has given up does not begin.
     fn dispatch(&mut self, index: usize) {
         loop {
             let limiter = &mut self.limiters[index];
-            if limiter.waiting == 0 || !limiter.has_slot() {
+            let Some(user) = limiter.next_user() else {
                 return;
-            }
+            };
             if !limiter.has_connection() {
-                if !limiter.is_growing {
+                if limiter.may_grow() {
                     limiter.is_growing = true;
                     self.at(self.now + GROW_US, Event::Grow(index as u32, 0));
                 }
                 return;
             }
-            let Some(waiting) = limiter.dequeue(self.now) else {
+            let Some(waiting) = limiter.dequeue(user, self.now) else {
                 return;
             };
             let operation = &mut self.operations[waiting as usize];
@@ -401,9 +403,11 @@ impl World {
             }
             operation.started = self.now;
             operation.is_running = true;
+            operation.epoch = limiter.epoch();
             let running = Running {
                 operation: waiting,
                 number: operation.number,
+                user,
                 started: self.now,
                 completed_before: limiter.completed,
             };
@@ -491,7 +495,9 @@ impl World {
         let is_late = self.now - operation.started >= self.load.timeout_us;
         let limiter = operation.proxy as usize * self.servers.len() + operation.server as usize;
         let end = End {
-            group: self.kind(&operation).group,
+            user: operation.user,
+            epoch: operation.epoch,
+            shape: self.kind(&operation).shape,
             server_us: self.now - operation.started,
             at_low_load: operation.at_low_load,
             is_exempt: operation.is_exempt,
@@ -508,7 +514,6 @@ impl World {
     }
 
     fn count(&mut self, operation: &Operation, latency: f64) {
-        let user = self.user(operation);
         let record = &mut self.record;
         let tenth = (self.now / 1e5) as usize;
         if record.completed.len() <= tenth {
@@ -516,7 +521,7 @@ impl World {
         }
         record.completed[tenth] += 1;
         if self.now >= record.from && self.now < record.to {
-            record.by_user[user] += 1;
+            record.by_user[operation.user] += 1;
             if record.wants_latencies {
                 record.latencies.push(latency as f32);
             }
