@@ -29,7 +29,7 @@ use std::{
 use sim::{
     all,
     comparison::{Row, compare},
-    outcome::{median, settling_text},
+    outcome::{during_text, median, settling_text},
     scenarios::Scenario,
 };
 
@@ -48,18 +48,28 @@ fn main() {
         .collect();
     let rows = run_all(&scenarios, seeds);
     println!(
-        "| scenario | best fixed limit | `auto`: median (worst) | settled after: median (worst) | swing, %: median (worst) |"
+        "| scenario | best fixed limit | `auto`: median (worst) | during the event: median (worst) | settled after: median (worst) | swing, %: median (worst) |"
     );
-    println!("|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|");
     for (scenario, rows) in scenarios.iter().zip(rows) {
         let ratios = rows.iter().map(|row| row.ratio);
         let (ratio, worst) = (median(ratios.clone()), ratios.fold(f64::INFINITY, f64::min));
+        let during = rows.iter().filter_map(|row| row.during);
+        let during = during.clone().next().map(|_| {
+            let worst = during.clone().fold(f64::INFINITY, f64::min);
+            format!(
+                "{} ({})",
+                during_text(Some(median(during))),
+                during_text(Some(worst))
+            )
+        });
+        let during = during.unwrap_or_else(|| during_text(None));
         let best = median_limit(rows.iter().map(|row| row.best.0));
         let (settling, last) = median_and_most(rows.iter().map(|row| row.settling_s));
         let (settling, last) = (settling_text(settling), settling_text(last));
         let (swing, most) = median_and_most(rows.iter().map(|row| 100.0 * row.swing));
         println!(
-            "| {} | {best} | {ratio:.2} ({worst:.2}) | {settling} ({last}) | {swing:.0} % ({most:.0} %) |",
+            "| {} | {best} | {ratio:.2} ({worst:.2}) | {during} | {settling} ({last}) | {swing:.0} % ({most:.0} %) |",
             scenario.name
         );
     }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use sim::{
     Policy, all,
     comparison::{Row, compare},
-    outcome::{median, settling_text},
+    outcome::{during_text, median, settling_text},
     run,
     scenarios::{Least, Scenario},
 };
@@ -24,12 +24,13 @@ use sim::{
 impl Row {
     fn print(&self) {
         println!(
-            "{:24} best {:>4} {:>9.1}  auto {:>9.1}  ratio {:.3}  settled {:>6}  swing {:>3.0} %  {}",
+            "{:28} best {:>4} {:>9.1}  auto {:>9.1}  ratio {:.3}  during {}  settled {:>6}  swing {:>3.0} %  {}",
             self.name,
             self.best.0,
             self.best.1,
             self.auto,
             self.ratio,
+            during_text(self.during),
             settling_text(self.settling_s),
             self.swing * 100.0,
             self.limit
@@ -66,6 +67,7 @@ fn check(group: usize) {
 fn reaches_goals(scenario: &Scenario, rows: &[Row]) -> bool {
     let reaches = |goals: &Least, value: &dyn Fn(fn(&Row) -> f64) -> f64| {
         value(|row| row.ratio) >= goals.ratio
+            && value(|row| row.during.unwrap_or(f64::INFINITY)) >= goals.during
             && value(|row| row.swing) <= goals.swing
             && value(|row| row.settling_s) <= goals.settling_s
     };
@@ -84,6 +86,7 @@ fn goals_for_the_medians_of_the_results_and_goals_for_each_result_are_checked_se
         best: (4, 70.0),
         auto: 70.0,
         ratio: 1.0,
+        during: None,
         settling_s,
         swing: 0.0,
         limit: String::new(),
@@ -95,6 +98,14 @@ fn goals_for_the_medians_of_the_results_and_goals_for_each_result_are_checked_se
     ] {
         let rows = settling_s.map(row);
         assert_eq!(reaches_goals(scenario, &rows), expected, "{settling_s:?}");
+    }
+    for (during, expected) in [(0.95, true), (0.94, false)] {
+        let during = Some(during);
+        let rows = [9.0; 3].map(|settling_s| Row {
+            during,
+            ..row(settling_s)
+        });
+        assert_eq!(reaches_goals(scenario, &rows), expected, "{during:?}");
     }
 }
 

@@ -19,6 +19,9 @@ pub(crate) struct Row {
     pub(crate) auto: f64,
     /// The quality of the controller compared with the best fixed limit (see [`compare`]).
     pub(crate) ratio: f64,
+    /// The throughput of the controller during [`Scenario::event`], as a share of the highest
+    /// throughput of a fixed limit in this time; `None` if the scenario has no event.
+    pub(crate) during: Option<f64>,
     /// The longest settling time of all limiters, in seconds; infinite if a limit never settled.
     /// The settling time of a limiter is the time after which its limit stays near its median. Each
     /// proxy has one limiter for each server.
@@ -48,6 +51,11 @@ fn score(scenario: &Scenario, outcome: &Outcome) -> f64 {
 pub(crate) fn compare(scenario: &Scenario, seed: u64) -> Row {
     let from = scenario.steady_at + 10.0;
     let to = from + scenario.auto_s;
+    let during = |outcome: &Outcome| {
+        let event = scenario.event;
+        event.map(|(from, to)| outcome.throughput_during(from, to))
+    };
+    let mut best_during = 0.0f64;
     let fixed = FIXED.iter().map(|limit| {
         let (from, to) = match scenario.steady_at {
             // If conditions do not change, a fixed limit needs no time to settle.
@@ -55,6 +63,7 @@ pub(crate) fn compare(scenario: &Scenario, seed: u64) -> Row {
             _ => (from, to),
         };
         let outcome = run(scenario, Policy::Fixed(*limit), from, to, seed);
+        best_during = best_during.max(during(&outcome).unwrap_or(0.0));
         (*limit, score(scenario, &outcome))
     });
     let is_more_better = scenario.goal == Goal::Throughput;
@@ -80,6 +89,7 @@ pub(crate) fn compare(scenario: &Scenario, seed: u64) -> Row {
             false if scenario.goal != Goal::P99 => (best.1 + 0.1) / (auto + 0.1),
             false => best.1 / auto,
         },
+        during: during(&outcome).map(|auto| auto / best_during),
         settling_s,
         swing,
         limit: format!("{:?}", &outcome.limits[..outcome.limits.len().min(6)]),

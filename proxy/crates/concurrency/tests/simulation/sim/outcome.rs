@@ -51,6 +51,13 @@ impl Outcome {
             })
     }
 
+    /// Operations completed in time between `from` and `to` (in seconds), per second.
+    pub(crate) fn throughput_during(&self, from: f64, to: f64) -> f64 {
+        let [first, end] = [from, to].map(|s| (s * 10.0).round() as usize);
+        let tenths = self.completed.iter().skip(first).take(end - first);
+        tenths.sum::<u64>() as f64 / (to - from)
+    }
+
     /// Seconds from `recovered_at` until the throughput reaches 90 % of `usual`, the usual number
     /// of operations per second.
     pub(crate) fn recovery(&self, recovered_at: f64, usual: f64) -> f64 {
@@ -97,6 +104,11 @@ pub(crate) fn settling_text(settling_s: f64) -> String {
         true => format!("{settling_s:.1} s"),
         false => "never".to_owned(),
     }
+}
+
+/// The text for [`Row::during`](super::comparison::Row::during): "–" if there is no value.
+pub(crate) fn during_text(during: Option<f64>) -> String {
+    during.map_or("–".to_owned(), |during| format!("{during:.2}"))
 }
 
 /// The quantile `q`: the smallest value that is at least as large as the share `q` of all values. 0
