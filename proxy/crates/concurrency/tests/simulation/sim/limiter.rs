@@ -176,6 +176,22 @@ impl Limiter {
         !self.is_growing && self.connections < self.max_connections
     }
 
+    /// Forgets all measurements of the server. The operations in progress keep their slots.
+    pub(crate) fn reset(&mut self, now: f64) {
+        self.touch(now);
+        self.controller.reset();
+        self.controller.resume(us(now));
+        self.limit = self.fixed.unwrap_or(self.controller.limit());
+        self.times = ServerTimes::default();
+        self.groups = ShapeGroups::default();
+        self.exemption = None;
+        self.unchanged_since = now;
+        self.sample = Sample::default();
+        self.integral = 0.0;
+        self.waiting_us = 0.0;
+        self.ticked_at = now;
+    }
+
     /// The current epoch of the controller.
     pub(crate) fn epoch(&self) -> Epoch {
         self.controller.epoch()

@@ -329,6 +329,7 @@ fn changing() -> Vec<Scenario> {
             ..closed("more clients", 2.0, 0)
         },
         convoy_ends(),
+        restart(),
     ]
 }
 
@@ -381,6 +382,21 @@ fn convoy_ends() -> Scenario {
     }
 }
 
+/// The server restarts: all measurements are forgotten, and the cache is cold.
+fn restart() -> Scenario {
+    let cooling = (0..=10).map(|s| {
+        let share = 0.8 - 0.08 * f64::from(s);
+        (12.0 + f64::from(s), Change::Misses(share))
+    });
+    let before = [(0.0, Change::Clients(256)), (12.0, Change::Reset)];
+    Scenario {
+        changes: before.into_iter().chain(cooling).collect(),
+        steady_at: 22.0,
+        event: Some((12.0, 22.0)),
+        ..closed("restart", 2.0, 0)
+    }
+}
+
 fn several() -> Vec<Scenario> {
     vec![
         Scenario {
@@ -414,6 +430,7 @@ fn several() -> Vec<Scenario> {
             },
             ..closed("50 proxies", 2.0, 0)
         },
+        election(),
         Scenario {
             proxies: 50,
             // All proxies start within 10 ms at full load. Their first operations run beside 50 to
@@ -437,6 +454,37 @@ fn several() -> Vec<Scenario> {
             ..closed("50 proxies, cold start", 2.0, 2_000)
         },
     ]
+}
+
+/// 50 proxies that all reset their controllers at 20 s.
+fn election() -> Scenario {
+    Scenario {
+        proxies: 50,
+        changes: vec![
+            (0.0, Change::Clients(50)),
+            (1.0, Change::Clients(250)),
+            (2.0, Change::Clients(1_000)),
+            (3.0, Change::Clients(2_000)),
+            (20.0, Change::Reset),
+        ],
+        steady_at: 20.0,
+        event: Some((20.0, 30.0)),
+        // After the reset, all proxies learn the unloaded time at full load, as after a cold
+        // start.
+        median: Least {
+            ratio: 0.81,
+            swing: 1.0,
+            settling_s: f64::INFINITY,
+            during: 0.8,
+        },
+        each: Least {
+            ratio: 0.81,
+            swing: 2.4,
+            settling_s: f64::INFINITY,
+            during: 0.8,
+        },
+        ..closed("50 proxies, election", 2.0, 0)
+    }
 }
 
 fn open_loop() -> Vec<Scenario> {

@@ -56,6 +56,8 @@ const SHARD_SLOTS: usize = 8;
 pub(crate) enum Change {
     Cores(f64),
     Stall(bool),
+    /// All proxies reset their limits, for example after an election.
+    Reset,
     Contention(Contention),
     /// Share of operations that read from a disk. Such an operation takes 5 ms more.
     Misses(f64),
@@ -271,6 +273,7 @@ impl World {
                 .iter_mut()
                 .for_each(|s| s.set_cores(cores, now)),
             Change::Stall(is) => self.servers.iter_mut().for_each(|s| s.set_stalled(is, now)),
+            Change::Reset => self.limiters.iter_mut().for_each(|l| l.reset(now)),
             Change::Contention(contention) => {
                 let servers = self.servers.iter_mut();
                 servers.for_each(|server| server.set_contention(contention, now));
