@@ -19,7 +19,7 @@ use super::{
 };
 use seawall_auth::IdentityId;
 use seawall_concurrency::{
-    Controller, Decision, Epoch, Exemption, Reason, Sample, ServerTimes, ShapeGroups,
+    Controller, Decision, Epoch, Exemption, Kept, Reason, Sample, ServerTimes, ShapeGroups,
 };
 
 /// Time between two updates of the concurrency limit.
@@ -156,6 +156,14 @@ pub(super) enum ResetCause {
 }
 
 impl ResetCause {
+    /// What the reset keeps. An election does not change the times of operations without load.
+    fn kept(self) -> Kept {
+        match self {
+            Self::ServerType => Kept::UnloadedTimes,
+            Self::Clear | Self::Mode | Self::Ceiling => Kept::Nothing,
+        }
+    }
+
     /// The value of the field `cause` in logs.
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -312,7 +320,7 @@ impl Slots {
             }
         }
         self.is_asleep = true;
-        self.forget_measurements(now);
+        self.forget_measurements(Kept::Nothing, now);
         self.set_limit();
         self.set_settled();
         self.record_reset(ResetCause::Mode, previous)
@@ -683,20 +691,22 @@ impl Slots {
     /// changed the result of [`Self::settled_limit`].
     pub(super) fn reset(&mut self, cause: ResetCause, now: Instant) -> Option<LimitReset> {
         let previous = self.settled_limit();
-        self.forget_measurements(now);
+        self.forget_measurements(cause.kept(), now);
         self.record_reset(cause, previous)
     }
 
-    fn forget_measurements(&mut self, now: Instant) {
+    fn forget_measurements(&mut self, kept: Kept, now: Instant) {
         self.touch(now);
         let Some(controller) = &mut self.controller else {
             return;
         };
-        controller.reset();
+        controller.reset(kept);
         controller.resume(now.saturating_duration_since(self.created_at));
         self.window = SlotWindow::new(controller.epoch(), now);
         self.times = ServerTimes::default();
-        self.groups = ShapeGroups::default();
+        if kept == Kept::Nothing {
+            self.groups = ShapeGroups::default();
+        }
         self.exemption = None;
         self.unchanged_since = now;
         self.last_reason = None;

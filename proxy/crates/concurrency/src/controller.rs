@@ -153,6 +153,18 @@ pub struct Controller {
     last_error: f64,
 }
 
+/// What a reset of a [`Controller`] keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Nothing. For example, a restarted server has a cold cache, so its operations take longer
+    /// than before, also without load.
+    Nothing,
+    /// The known server times without load. The server process is the same, so these times still
+    /// show if the server is crowded. They cannot be measured again while many proxies load the
+    /// server.
+    UnloadedTimes,
+}
+
 /// Numbers of late and timely replies since `since`. See [`LATE`].
 #[derive(Clone, Copy, Debug, Default)]
 struct Replies {
@@ -223,16 +235,22 @@ impl Controller {
     }
 
     /// Starts again with the initial limit (see [`Self::new`]), and forgets everything learned
-    /// about the server. The caller does this in three cases: after the connection pool of the
-    /// server was cleared; after the server changed its type (for example from secondary to
-    /// primary); after the configured kind of limit changed (for example from fixed to automatic).
-    /// The controller then ignores samples of windows that began before the reset.
-    pub fn reset(&mut self) {
+    /// about the server except what `kept` names. The caller does this in three cases: after the
+    /// connection pool of the server was cleared; after the server changed its type (for example
+    /// from secondary to primary); after the configured kind of limit changed (for example from
+    /// fixed to automatic). The controller then ignores samples of windows that began before the
+    /// reset.
+    pub fn reset(&mut self, kept: Kept) {
         let epoch = Epoch(self.epoch.0.wrapping_add(1));
         let random = self.random.clone();
+        let like = match kept {
+            Kept::Nothing => Like::default(),
+            Kept::UnloadedTimes => self.like.with_unloaded_times_only(),
+        };
         *self = Self {
             epoch,
             random,
+            like,
             ..Self::new(self.ceiling, 0)
         };
     }
@@ -244,7 +262,7 @@ impl Controller {
         self.ceiling = ceiling.max(FLOOR);
         let tried = self.trial.as_ref().map(|trial| trial.tried);
         if self.limit.max(self.base) > self.ceiling {
-            self.reset();
+            self.reset(Kept::Nothing);
             self.resume(now);
         } else if tried.is_some_and(|tried| tried > self.ceiling) {
             self.return_to_base(now);

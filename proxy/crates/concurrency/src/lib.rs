@@ -53,7 +53,7 @@ mod slice;
 mod trial;
 
 pub use self::{
-    controller::Controller,
+    controller::{Controller, Kept},
     decision::{Decision, Inputs, Load, Reason},
     exemption::{Exemption, ServerTimes},
     groups::ShapeGroups,

@@ -171,6 +171,18 @@ impl Like {
         }
     }
 
+    /// A new value that knows only the server times without load.
+    pub(crate) fn with_unloaded_times_only(&self) -> Self {
+        let groups = self.groups.map(|group| Group {
+            unloaded: group.unloaded,
+            ..Group::default()
+        });
+        Self {
+            groups,
+            recent: Slowdown::default(),
+        }
+    }
+
     /// Sets the weight of each group to its recent mean server time. Work before and after this
     /// call cannot be compared.
     pub(crate) fn fix_weights(&mut self) {
@@ -258,6 +270,19 @@ mod tests {
         like.learn(&low_load, 32);
         let slowdown = like.slowdown(&sample(&[(100, 10)])).unwrap();
         let crowding = slowdown.crowding().unwrap();
+        assert!((crowding - 10.0).abs() < 0.1, "{crowding}");
+    }
+
+    #[test]
+    fn after_a_reset_that_keeps_unloaded_times_only_crowding_is_known_at_full_load() {
+        let mut like = Like::default();
+        let mut low_load = Sample::default();
+        (0..20).for_each(|_| low_load.record(0, Duration::from_millis(1), true));
+        like.learn(&low_load, 32);
+        let mut kept = like.with_unloaded_times_only();
+        let busy = sample(&[(100, 10)]);
+        assert!(kept.work(&busy).amount < 1e-9);
+        let crowding = kept.slowdown(&busy).unwrap().crowding().unwrap();
         assert!((crowding - 10.0).abs() < 0.1, "{crowding}");
     }
 

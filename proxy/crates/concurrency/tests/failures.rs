@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use seawall_concurrency::{Controller, Load, Reason, Sample};
+use seawall_concurrency::{Controller, Kept, Load, Reason, Sample};
 
 /// The limit at the start and after a reset.
 const START: u32 = 32;
@@ -379,7 +379,7 @@ fn samples_from_before_a_reset_of_the_controller_are_ignored() {
     bench.run(10, |limit| 100 * u64::from(limit.min(64)));
     assert!(bench.controller.limit() > START);
     let late = bench.busy(1);
-    bench.controller.reset();
+    bench.controller.reset(Kept::Nothing);
     assert_eq!(bench.controller.limit(), START);
     let before = bench.controller.clone();
     let decision = bench.pass(&late);

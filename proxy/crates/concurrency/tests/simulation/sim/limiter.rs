@@ -26,7 +26,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use seawall_concurrency::{
-    Controller, Decision, Epoch, Exemption, Sample, ServerTimes, ShapeGroups,
+    Controller, Decision, Epoch, Exemption, Kept, Sample, ServerTimes, ShapeGroups,
 };
 
 /// Time to establish one connection, in µs. A limiter establishes one connection at a time.
@@ -176,14 +176,17 @@ impl Limiter {
         !self.is_growing && self.connections < self.max_connections
     }
 
-    /// Forgets all measurements of the server. The operations in progress keep their slots.
-    pub(crate) fn reset(&mut self, now: f64) {
+    /// Forgets the measurements of the server, except what `kept` names. The operations in progress
+    /// keep their slots.
+    pub(crate) fn reset(&mut self, kept: Kept, now: f64) {
         self.touch(now);
-        self.controller.reset();
+        self.controller.reset(kept);
         self.controller.resume(us(now));
         self.limit = self.fixed.unwrap_or(self.controller.limit());
         self.times = ServerTimes::default();
-        self.groups = ShapeGroups::default();
+        if kept == Kept::Nothing {
+            self.groups = ShapeGroups::default();
+        }
         self.exemption = None;
         self.unchanged_since = now;
         self.sample = Sample::default();

@@ -5,7 +5,7 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
-use seawall_concurrency::{Decision, Epoch};
+use seawall_concurrency::{Decision, Epoch, Kept};
 
 use super::{
     limiter::{End, GROW_US, Limiter, Running},
@@ -56,8 +56,9 @@ const SHARD_SLOTS: usize = 8;
 pub(crate) enum Change {
     Cores(f64),
     Stall(bool),
-    /// All proxies reset their limits, for example after an election.
-    Reset,
+    /// All proxies reset their limits: after a clear of their pools they keep nothing, and after an
+    /// election the times without load.
+    Reset(Kept),
     Contention(Contention),
     /// Share of operations that read from a disk. Such an operation takes 5 ms more.
     Misses(f64),
@@ -273,7 +274,7 @@ impl World {
                 .iter_mut()
                 .for_each(|s| s.set_cores(cores, now)),
             Change::Stall(is) => self.servers.iter_mut().for_each(|s| s.set_stalled(is, now)),
-            Change::Reset => self.limiters.iter_mut().for_each(|l| l.reset(now)),
+            Change::Reset(kept) => self.limiters.iter_mut().for_each(|l| l.reset(kept, now)),
             Change::Contention(contention) => {
                 let servers = self.servers.iter_mut();
                 servers.for_each(|server| server.set_contention(contention, now));
