@@ -171,10 +171,9 @@ async fn commands_that_others_may_wait_for_do_not_wait_behind_a_reached_auto_con
     pass_waiting_finds(toml, 32).await;
 }
 
-/// Sends so many finds that they reach the concurrency limit `limit`, and others wait. No find
-/// ends. Runs commands that other operations may wait for, and a command for which Seawall itself
-/// asks the server. Checks that these commands succeed while finds still wait that were sent
-/// earlier.
+/// Sends 60 finds more than the concurrency limit `limit`, so finds wait. No find ends. Runs
+/// commands that other operations may wait for, and a command for which Seawall itself asks the
+/// server. Checks that these commands succeed while finds that were sent earlier still wait.
 ///
 /// While no operation completes, Seawall lets one more find run every 250 ms. So the last of the
 /// finds waits for at least 14 s, and a command that waits behind it also does.

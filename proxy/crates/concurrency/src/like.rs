@@ -235,6 +235,13 @@ mod tests {
         sample
     }
 
+    /// 20 operations that began at low load and took this long.
+    fn low_load(ms: u64) -> Sample {
+        let mut sample = Sample::default();
+        (0..20).for_each(|_| sample.record(0, Duration::from_millis(ms), true));
+        sample
+    }
+
     /// *Work* is the number of completed operations, weighted by their usual server times.
     #[test]
     fn two_mixes_of_operations_are_equal_work_if_their_total_server_times_are_equal() {
@@ -265,9 +272,7 @@ mod tests {
     fn crowding_is_the_server_time_divided_by_the_server_time_without_load() {
         let mut like = Like::default();
         assert!(like.slowdown(&sample(&[(100, 10)])).is_none());
-        let mut low_load = Sample::default();
-        (0..20).for_each(|_| low_load.record(0, Duration::from_millis(1), true));
-        like.learn(&low_load, 32);
+        like.learn(&low_load(1), 32);
         let slowdown = like.slowdown(&sample(&[(100, 10)])).unwrap();
         let crowding = slowdown.crowding().unwrap();
         assert!((crowding - 10.0).abs() < 0.1, "{crowding}");
@@ -276,9 +281,7 @@ mod tests {
     #[test]
     fn after_a_reset_that_keeps_unloaded_times_only_crowding_is_known_at_full_load() {
         let mut like = Like::default();
-        let mut low_load = Sample::default();
-        (0..20).for_each(|_| low_load.record(0, Duration::from_millis(1), true));
-        like.learn(&low_load, 32);
+        like.learn(&low_load(1), 32);
         let mut kept = like.with_unloaded_times_only();
         let busy = sample(&[(100, 10)]);
         assert!(kept.work(&busy).amount < 1e-9);
@@ -290,9 +293,7 @@ mod tests {
     #[test]
     fn after_a_day_the_time_without_load_is_at_most_the_mean_time_of_rare_operations() {
         let mut like = Like::default();
-        let mut low_load = Sample::default();
-        (0..20).for_each(|_| low_load.record(0, Duration::from_millis(1), true));
-        like.learn(&low_load, 32);
+        like.learn(&low_load(1), 32);
         let rare = sample(&[(2, 10)]);
         (0..24 * 3_600 * 10).for_each(|_| like.learn(&rare, 32));
         let slowdown = like.slowdown(&sample(&[(100, 10)])).unwrap();
@@ -304,13 +305,9 @@ mod tests {
     #[test]
     fn slow_operations_do_not_increase_the_server_time_without_load_while_operations_wait() {
         // With a limit of 2, every operation begins at low load, even on a crowded server.
-        let low_load = |ms, time_with_waiting| {
-            let mut sample = Sample {
-                time_with_waiting,
-                ..Sample::default()
-            };
-            (0..20).for_each(|_| sample.record(0, Duration::from_millis(ms), true));
-            sample
+        let low_load = |ms, time_with_waiting| Sample {
+            time_with_waiting,
+            ..low_load(ms)
         };
         let crowding_after = |time_with_waiting| {
             let mut like = Like::default();

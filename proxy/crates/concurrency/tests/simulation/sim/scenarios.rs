@@ -288,7 +288,6 @@ fn delays() -> Vec<Scenario> {
 
 fn changing() -> Vec<Scenario> {
     let clients = (0.0, Change::Clients(256));
-    let cooling = (0..=10).map(|s| (f64::from(s), Change::Misses(0.8 - 0.08 * f64::from(s))));
     vec![
         Scenario {
             goal: Goal::Recovery(18.0),
@@ -302,7 +301,7 @@ fn changing() -> Vec<Scenario> {
             ..closed("3 s stall", 2.0, 0)
         },
         Scenario {
-            changes: std::iter::once(clients).chain(cooling).collect(),
+            changes: std::iter::once(clients).chain(warming(0.0)).collect(),
             steady_at: 10.0,
             event: Some((0.0, 10.0)),
             ..closed("cold cache", 2.0, 0)
@@ -333,6 +332,13 @@ fn changing() -> Vec<Scenario> {
         convoy_ends(),
         restart(),
     ]
+}
+
+/// A cold cache becomes warm in ten seconds, from `from_s` on.
+fn warming(from_s: f64) -> impl Iterator<Item = (f64, Change)> {
+    (0..=10)
+        .map(f64::from)
+        .map(move |s| (from_s + s, Change::Misses(0.8 - 0.08 * s)))
 }
 
 fn login_storm() -> Scenario {
@@ -386,16 +392,12 @@ fn convoy_ends() -> Scenario {
 
 /// The server restarts: all measurements are forgotten, and the cache is cold.
 fn restart() -> Scenario {
-    let cooling = (0..=10).map(|s| {
-        let share = 0.8 - 0.08 * f64::from(s);
-        (12.0 + f64::from(s), Change::Misses(share))
-    });
     let before = [
         (0.0, Change::Clients(256)),
         (12.0, Change::Reset(Kept::Nothing)),
     ];
     Scenario {
-        changes: before.into_iter().chain(cooling).collect(),
+        changes: before.into_iter().chain(warming(12.0)).collect(),
         steady_at: 22.0,
         event: Some((12.0, 22.0)),
         ..closed("restart", 2.0, 0)
