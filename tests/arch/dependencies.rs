@@ -189,7 +189,7 @@ fn crates_that_a_source_file_uses_are_found() {
 }
 
 #[test]
-fn in_docs_architecture_md_modules_below_the_top_level_may_use_only_modules_of_lower_levels() {
+fn docs_architecture_md_allows_modules_below_the_top_level_to_use_only_lower_levels() {
     let table = table();
     for (module, row) in &table {
         for used in row.may_use.iter().filter(|used| *used != module) {

@@ -36,7 +36,7 @@ fn types_that_a_source_declares_are_found() {
 /// A type with one of these words as its whole name says little. If there were several such types,
 /// a reader could not tell them apart.
 #[test]
-fn no_two_types_have_the_same_general_word_as_their_name() {
+fn no_two_types_have_the_same_general_name_such_as_state() {
     const GENERAL: [&str; 8] = [
         "Kind", "Place", "Session", "Settings", "State", "Step", "Turn", "Window",
     ];
@@ -67,7 +67,7 @@ fn questions_with_side_effects(source: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_search_finds_functions_that_are_named_as_questions_but_borrow_self_mutably() {
+fn functions_that_are_named_as_questions_but_borrow_self_mutably_are_found() {
     // The next test also searches this file, so this text has `MUT` instead of `&mut self`.
     let source = "fn is_a(&self) -> bool;\nfn b(MUT) {}\nfn must_c(\n    MUT,\n) {}\nfn can_d(MUT) -> bool;\nfn may_e() {}\n";
     let source = source.replace("MUT", "&mut self");

@@ -106,7 +106,7 @@ fn batch(reply: &RawReply) -> Vec<Document> {
 }
 
 #[tokio::test]
-async fn a_get_more_with_an_invalid_max_time_ms_gets_the_error_of_a_server() {
+async fn a_get_more_with_an_invalid_max_time_ms_gets_the_same_error_as_on_a_server() {
     let scene = Scene::start(8).await;
     let direct = scene.set.raw_client(&scene.set.members()[0]);
     let mut errors = Vec::new();

@@ -397,7 +397,7 @@ async fn an_optional_certificate_may_be_missing_but_not_invalid() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_may_connect_with_or_without_tls_in_the_tls_mode_named_prefer() {
+async fn the_tls_mode_prefer_accepts_clients_with_and_without_tls() {
     let scene = Scene::start("listen.tls.mode = \"prefer\"\n").await;
     assert!(scene.is_served(None).await);
     let mut plain = RawClient::connect(scene.seawall().address().parse().unwrap())

@@ -79,7 +79,7 @@ async fn seawall_commands_show_the_state_and_the_configuration() {
 }
 
 #[tokio::test]
-async fn a_report_on_more_than_a_week_is_refused_with_the_exit_code_of_wrong_arguments() {
+async fn a_report_on_more_than_a_week_is_refused_with_exit_code_64() {
     let served = Served::start("").await;
     let report = ["report", "--since", "8d", "--admin", served.process.admin()];
     let output = run(&report).await;

@@ -161,12 +161,12 @@ fn first_statement(command: Document, lsid: &Document) -> Document {
 }
 
 #[tokio::test]
-async fn commands_that_others_may_wait_for_do_not_wait_behind_a_reached_fixed_concurrency_limit() {
+async fn commits_and_kill_cursors_overtake_finds_that_wait_at_a_fixed_concurrency_limit() {
     pass_waiting_finds("pool.concurrency = 1\n", 1).await;
 }
 
 #[tokio::test]
-async fn commands_that_others_may_wait_for_do_not_wait_behind_a_reached_auto_concurrency_limit() {
+async fn commits_and_kill_cursors_overtake_finds_that_wait_at_an_auto_concurrency_limit() {
     let toml = "pool.concurrency = \"auto\"\npool.max_exempt_operations = 1\n";
     pass_waiting_finds(toml, 32).await;
 }

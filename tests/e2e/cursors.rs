@@ -81,7 +81,7 @@ async fn kill_cursors_does_not_wait_long_for_a_server_that_has_failed() {
 }
 
 #[tokio::test]
-async fn after_a_get_more_with_error_43_another_cursor_can_be_remembered() {
+async fn a_cursor_that_a_server_did_not_find_no_longer_counts_towards_max_cursors() {
     let mut scene = Scene::start().await;
     let mut direct = scene.server.raw_client().await.unwrap();
     let kill = doc! {"killCursors": "things", "cursors": [scene.cursor]};

@@ -23,7 +23,7 @@ use tokio::{
 const DEMO_LIMIT: Duration = Duration::from_secs(300);
 
 #[tokio::test]
-async fn with_the_once_flag_a_demo_ends_and_seawall_counts_as_many_commands_as_the_driver() {
+async fn a_demonstration_with_the_option_once_ends_and_its_counts_equal_those_of_the_driver() {
     let _turn = crowd::turn().await;
     let directory = Scratch::create().unwrap();
     let output = demo(&directory, &["--once"]).output();

@@ -427,7 +427,7 @@ async fn read_until_closed_in_drain(seawall: &Seawall, client: &mut RawClient) -
 }
 
 #[tokio::test]
-async fn a_relayed_client_that_sends_a_request_slowly_is_not_closed_in_a_drain() {
+async fn a_relayed_client_that_sends_a_command_slowly_is_not_closed_in_a_drain() {
     let set = shared_replica_set().await.unwrap();
     let (seawall, [mut slow, mut idle]) = relay_with_two_clients(&set.uri()).await;
     let db = unique_name("drain");

@@ -242,7 +242,7 @@ async fn reads_of_disconnected_clients_still_end_after_a_server_restart() {
 
 /// The flag `moreToCome` says that the client wants no reply.
 #[tokio::test]
-async fn a_read_without_a_reply_ends_when_its_client_disconnects() {
+async fn a_read_with_the_flag_more_to_come_ends_when_its_client_disconnects() {
     let scene = Scene::start(1).await;
     let mut client = scene.client().await;
     let read = long_read().flags(MORE_TO_COME);
@@ -313,7 +313,7 @@ async fn a_write_of_a_disconnected_client_completes() {
 /// While the operation waits, Seawall does not notice that the client of a long message leaves,
 /// because the rest of the message is still unread.
 #[tokio::test]
-async fn a_long_insert_whose_client_disconnects_while_it_waits_closes_no_server_connection() {
+async fn a_long_insert_that_waits_when_its_client_disconnects_closes_no_server_connection() {
     let scene = Scene::start(1).await;
     let reading = scene.reading(1).await;
     eventually(LIMIT, async || scene.running().await == 1)

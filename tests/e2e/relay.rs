@@ -254,7 +254,7 @@ async fn a_relayed_message_reaches_the_server_although_its_client_disconnects_at
 }
 
 #[tokio::test]
-async fn a_relay_blocks_commands_that_servers_allow_only_from_their_own_host() {
+async fn a_relay_refuses_commands_that_servers_allow_only_from_their_own_host() {
     // A server with authentication and without users lets a client from its host create the first
     // user.
     let options = Options {

@@ -291,7 +291,7 @@ async fn kill_cursors_to_which_no_router_replies_counts_as_failed() {
 }
 
 #[tokio::test]
-async fn the_connection_of_a_part_of_a_kill_cursors_whose_client_left_is_kept() {
+async fn the_server_connection_is_kept_if_a_client_leaves_during_a_kill_cursors_over_two_routers() {
     let sharded = Sharded::start(BOTH_ROUTERS).await;
     let mut client = connect(&sharded.seawall).await;
     let (cursors, _) = cursors_of_both_routers(&mut client).await;

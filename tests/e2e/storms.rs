@@ -428,7 +428,7 @@ async fn the_login_gate_delays_logins_while_operations_wait_for_a_slot_and_opens
 }
 
 #[tokio::test]
-async fn requests_of_disconnected_clients_are_not_served() {
+async fn commands_of_disconnected_clients_are_not_served() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
     let hello = OpMsg::new(doc! {"hello": 1, "$db": "admin"}).to_bytes();

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn at_any_depth_the_value_of_a_masked_field_becomes_the_name_of_its_type() {
+    fn the_value_of_a_masked_field_at_any_depth_becomes_the_name_of_its_type() {
         let outcome = json!({"value": [{"at": {"$date": "now"}}, {"at": 1, "on": {"at": null}}]});
         let left = json!({"value": [
             {"at": "masked $date"},

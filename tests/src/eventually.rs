@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_last_reason_is_reported_when_the_time_limit_is_reached() {
+    async fn the_reason_of_the_last_failed_attempt_is_reported_when_the_time_limit_is_reached() {
         let began = Instant::now();
         let attempt = || async { Err::<(), _>("still dark") };
         let late = eventually(LIMIT, attempt).await.unwrap_err();

@@ -73,7 +73,7 @@ async fn the_largest_message_is_forwarded_without_the_client_metadata_that_seawa
 /// Compression makes these bytes longer, so the compressed message would be longer than a server
 /// accepts. A message with a checksum is not streamed, so it is compressed for the server.
 #[tokio::test]
-async fn the_largest_message_reaches_the_server_uncompressed_if_it_cannot_be_compressed() {
+async fn the_largest_message_reaches_the_server_uncompressed_if_compression_makes_it_longer() {
     let server = Standalone::start(Options::default()).await.unwrap();
     let separator = if server.uri().contains('?') { '&' } else { '?' };
     let uri = format!("{}{separator}compressors=snappy", server.uri());
@@ -215,7 +215,7 @@ fn announcing(bytes: usize, op_code: i32, sent: usize) -> Vec<u8> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_senders_do_not_block_large_requests_of_other_clients() {
+async fn slow_senders_do_not_block_large_commands_of_other_clients() {
     const SENDERS: u8 = 60;
     let server = Standalone::start(Options::default()).await.unwrap();
     for (mode, op_code) in [

@@ -94,7 +94,7 @@ async fn message_with_the_flag_more_to_come_gets_no_reply() {
 }
 
 #[tokio::test]
-async fn replies_to_pipelined_requests_arrive_in_the_order_of_the_requests() {
+async fn replies_to_pipelined_commands_arrive_in_the_order_of_the_commands() {
     let rig = Rig::shared().await;
     let db = unique_name("pipelined");
     let mut through = rig.through().await;
