@@ -175,8 +175,8 @@ async fn commits_and_kill_cursors_overtake_finds_that_wait_at_an_auto_concurrenc
 /// commands that other operations may wait for, and a command for which Seawall itself asks the
 /// server. Checks that these commands succeed while finds that were sent earlier still wait.
 ///
-/// While no operation completes, Seawall lets one more find run every 250 ms. So the last of the
-/// finds waits for at least 14 s, and a command that waits behind it also does.
+/// While no operation completes, Seawall lets one more find run every 250 ms. So the last find, and
+/// any command that waits behind it, waits for at least 14 s.
 async fn pass_waiting_finds(toml: &str, limit: u64) {
     const WAITING: u64 = 60;
     let scene = Scene::start_on(Options::with_auth(), toml).await;

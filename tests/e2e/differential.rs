@@ -62,8 +62,7 @@ const NOT_SENT: &[&str] = &[
     "validateDBMetadata",
     "dbCheck",
     "oidcListKeys",
-    // The server process of MongoDB 4.4 and 5.0 aborts when it receives this command and requires
-    // authentication.
+    // With authentication, this command aborts the server process of MongoDB 4.4 and 5.0.
     "repairDatabase",
     // These commands would succeed in the direct run, so the run through Seawall would start with
     // other data. [`scenario`] sends them instead.

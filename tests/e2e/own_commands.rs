@@ -247,7 +247,8 @@ async fn the_command_seawall_is_forwarded_if_the_key_admin_commands_is_false() {
     assert_eq!(unknown.code(), Some(COMMAND_NOT_FOUND));
 }
 
-/// 11600 is InterruptedAtShutdown. A driver would treat Seawall like a member that shuts down.
+/// After code 11600 (InterruptedAtShutdown), a driver would treat Seawall like a member that shuts
+/// down.
 #[tokio::test]
 async fn the_command_seawall_replaces_a_state_change_error_of_a_server_by_code_6() {
     let server = Standalone::start(Options::with_auth()).await.unwrap();

@@ -91,7 +91,7 @@ async fn connect(seawall: &Seawall, header: &str) -> RawClient {
     client
 }
 
-/// The begin of a login with a mechanism that the servers of these tests do not support.
+/// A command that begins a login with a mechanism that the servers of these tests do not support.
 fn begin_of_login() -> Document {
     let payload = Binary {
         subtype: BinarySubtype::Generic,

@@ -1,4 +1,5 @@
-//! Reloads of files that are broken, or that are replaced while Seawall reads them.
+//! Reloads with `reload.watch`, reloads of broken configurations, and reloads during which opening
+//! or reading a file hangs.
 
 use std::{
     cell::Cell,

@@ -29,8 +29,8 @@ pub(crate) fn read(server: &Standalone) -> String {
 }
 
 /// Runs a find through Seawall, with this comment. Returns the subject of the certificate that
-/// Seawall has presented on the connection on which this mongod ran the find. The mongod must have
-/// the options [`detailed`], and no other command may have the same comment.
+/// Seawall has presented on the find's server connection. The mongod must have the options
+/// [`detailed`], and no other command may have the same comment.
 pub(crate) async fn presented_subject(
     server: &Standalone,
     client: &mut RawClient,

@@ -123,8 +123,8 @@ async fn watchdog_notifications_continue_during_a_flood_and_end_while_the_proces
     flood.shutdown().await;
     assert!(connected.load(Ordering::Relaxed) > 100, "{connected:?}");
     process.signal(Signal::STOP);
-    // Notifications that were sent before the signal may still arrive. After these, no notification
-    // arrives within the limit.
+    // Notifications that were sent before the signal may still arrive. Then no notification arrives
+    // within the limit.
     while timeout(watchdog, manager.next()).await.is_ok() {}
     process.signal(Signal::CONT);
     manager.expect("WATCHDOG=1").await;

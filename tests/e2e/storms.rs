@@ -336,8 +336,8 @@ async fn rate_limits_close_excess_client_connections_and_delay_logins() {
     );
 }
 
-/// The login gate lets 50 logins pass in a second while operations wait for connections. The time
-/// limit for a login does not include the wait at the gate.
+/// While operations wait for connections, the login gate lowers the rate of logins, but not below
+/// 50 per second. The time limit for a login does not include the wait at the gate.
 #[tokio::test]
 async fn no_client_is_closed_because_its_login_waited_at_the_gate() {
     const CLIENTS: usize = 150;
@@ -398,7 +398,7 @@ async fn the_login_gate_delays_logins_while_operations_wait_for_a_slot_and_opens
         pools.pools.into_iter().next().unwrap()
     };
     let delayed = async || seawall.metric("seawall_logins_delayed_total", &[]).await;
-    // A gate that limits the rate to a few hundred logins per second delays some of these logins.
+    // If the gate limits the rate to a few hundred logins per second, some of these are delayed.
     let are_delayed = async || {
         let before = delayed().await;
         join_all((0..64).map(|_| log_in())).await;

@@ -108,7 +108,7 @@ impl Language {
         }
     }
 
-    /// True if the program certainly opens several connections. The programs for PHP and C run one
+    /// True if the program always opens several connections. The programs for PHP and C run one
     /// operation after the other on one connection. mongosh itself chooses the number of its
     /// connections.
     pub(crate) fn has_pool(self) -> bool {

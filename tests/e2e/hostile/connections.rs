@@ -57,7 +57,7 @@ async fn silent_connections_block_no_other_address(mode: &str) {
     // The clients above could log in because Seawall closed the oldest silent connections.
     assert!(silent.remove(0).read_to_close().await.unwrap().is_empty());
     assert!(refused(&seawall, "gave_way").await >= 1.0);
-    // After its silent connections have ended, a client at the address `HOSTILE` can log in.
+    // A client at the address `HOSTILE` can log in after the silent connections have ended.
     drop(silent);
     let mut client = connect_from(&seawall, HOSTILE).await;
     assert!(

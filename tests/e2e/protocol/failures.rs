@@ -1,6 +1,6 @@
-//! Operations that the server refuses, whose connection it closes, that reach a limit of Seawall,
-//! or into which Seawall injects a fault. The tests check which of these operations Seawall
-//! repeats, and which errors clients get.
+//! Operations that fail: the server returns an error or closes the connection, a limit of Seawall
+//! is reached, or Seawall injects a fault. The tests check which operations Seawall repeats, and
+//! which errors clients get.
 
 use super::*;
 use seawall_api::{Pools, Status};

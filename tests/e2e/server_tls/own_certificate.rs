@@ -1,4 +1,4 @@
-//! Servers that require a client certificate and refuse Seawall's.
+//! Servers that require a client certificate and refuse the certificate of Seawall.
 
 use std::fs;
 

@@ -345,17 +345,17 @@ fn length_of(length: usize) -> i32 {
 
 /// The opcode of all messages except legacy handshakes and compressed messages.
 pub const OP_MSG: i32 = 2013;
-/// The opcode of a legacy handshake's request.
+/// The opcode of a client's message in a legacy handshake.
 pub const OP_QUERY: i32 = 2004;
-/// The opcode of a legacy handshake's reply.
+/// The opcode of a reply in a legacy handshake.
 pub const OP_REPLY: i32 = 1;
 /// Length of a header in bytes.
 pub const HEADER_BYTES: usize = 16;
 /// Flag bit 0 of an OP_MSG: a checksum follows the sections.
 pub const CHECKSUM_PRESENT: u32 = 1;
-/// Flag bit 1. In a request: the sender expects no reply. In a reply: another reply follows.
+/// Flag bit 1. From a client: the client expects no reply. From a server: another reply follows.
 pub const MORE_TO_COME: u32 = 2;
-/// Flag bit 16: the client accepts several replies to this request.
+/// Flag bit 16: the client accepts several replies to this message.
 pub const EXHAUST_ALLOWED: u32 = 1 << 16;
 
 const CASTAGNOLI_REVERSED: u32 = 0x82F6_3B78;
