@@ -18,9 +18,9 @@ use seawall_transport::Sharer;
 /// deployment.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Maximum time until Seawall closes the connection of a client that waits for a reply. The limits
-/// differ between clients, and are spread over the second half of this time. So the clients whose
-/// turn would come later are not all closed at the same time.
+/// Maximum time until Seawall closes the connection of a client that waits for a reply. Each client
+/// has its own limit, between half of this time and this time. So the clients whose turn would come
+/// later are not all closed at the same time.
 const MAX_WAIT_FOR_REPLY: Duration = Duration::from_secs(30);
 
 /// Number of different limits for the wait. After this many clients, the limits repeat.

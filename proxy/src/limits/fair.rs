@@ -249,7 +249,7 @@ impl<K: Copy + Eq + Hash, Q: Queue + Default> Queue for RoundRobin<K, Q> {
     }
 }
 
-/// A [`RoundRobin`] that is itself a [`Queue`], so that another [`RoundRobin`] can contain it.
+/// A [`RoundRobin`] with the key `K` instead of `(K, ())`.
 #[derive(Debug)]
 pub(super) struct Keyed<K, Q>(RoundRobin<K, Q>);
 

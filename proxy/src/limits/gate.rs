@@ -2,12 +2,12 @@
 //! clients while the machine is overloaded.
 //!
 //! If many clients log in at the same time, their operations wait in the same queues as the
-//! operations of all other clients. So while operations wait for connections longer than a *target*
-//! (20 ms), a gate admits logins at a limited rate. At each tick (every 20 ms), the gate compares
-//! the longest wait with the target: if the wait exceeds the target, the target counts as *missed*,
-//! and the rate falls by a factor. Otherwise the rate rises by a factor. No login is refused: each
-//! login waits for its turn. Addresses are served round-robin, and so are the users of each address
-//! ([`super::fair`]).
+//! operations of all other clients. At each tick (every 20 ms), a gate compares the longest wait of
+//! operations for connections with a *target* (20 ms). A longer wait *misses* the target. After an
+//! interval (100 ms) of misses, the gate limits the rate of logins. Each further miss reduces the
+//! rate by a factor. A tick without a miss raises the rate by a factor, until the gate is open.
+//! No login is refused: each login waits for its turn. Addresses are served round-robin, and so are
+//! the users of each address ([`super::fair`]).
 //!
 //! If operations wait because their user already has `max_pool_size` connections, or its full share
 //! of the slots (a slot lets one operation run on the server), only the logins of that user are

@@ -1,5 +1,5 @@
-//! Whether idle threads get CPU time. These threads have the policy `SCHED_IDLE`, so they run only
-//! while a core has nothing else to do.
+//! Measures if idle threads get CPU time. These threads have the policy `SCHED_IDLE`, so they run
+//! only while a core has nothing else to do.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -12,7 +12,8 @@ use tokio::time::Instant;
 /// is then usually hundreds of milliseconds. While a core is free, it is less than a millisecond.
 const LONG_WAIT: Duration = Duration::from_millis(20);
 
-/// A shorter wait proves for this time that the idle threads get CPU time.
+/// After a wait that is shorter than [`LONG_WAIT`], Seawall assumes for this time that the idle
+/// threads get CPU time.
 const PROOF_TIME: Duration = Duration::from_millis(100);
 
 /// Time for which the idle threads get no work after a shortage of CPU time.

@@ -115,7 +115,8 @@ impl LowPriority {
     /// Runs a step on an idle thread.
     ///
     /// # Errors
-    /// The idle threads make no progress. The error is the step's work, which has not begun.
+    /// The idle threads make no progress, or one of them has measured a shortage of CPU time. The
+    /// error is the step's work, which has not begun.
     async fn run_on_idle_thread<T: Send + 'static, W>(
         &self,
         sharer: Sharer,
@@ -363,12 +364,13 @@ mod tests {
         Arc::new(Unstarted::new(work))
     }
 
-    /// Its idle thread has the usual policy, so that other tests cannot take all CPU time from it.
+    /// Returns threads whose idle thread has the usual policy, so that other tests cannot take all
+    /// CPU time from it.
     fn with_usual_thread() -> LowPriority {
         LowPriority::with(Threads::new(1, || {}), Threads::new(1, become_nice))
     }
 
-    /// Occupies the only idle thread until the sender is used.
+    /// Occupies the only idle thread until the test sends through the returned sender.
     async fn block_idle_thread(threads: &LowPriority) -> SyncSender<()> {
         let (begun, has_begun) = oneshot::channel();
         let (end, ends): (_, Receiver<()>) = sync_channel(0);
@@ -543,7 +545,7 @@ mod tests {
         assert_eq!(timeout(LIMIT, later).await, Ok(Some(7)));
     }
 
-    /// Waits after each step until the sender is used, as an idle thread may wait for a core.
+    /// After each step, waits until the test sends. In this way an idle thread can wait for a core.
     struct Interrupted(Receiver<()>);
 
     impl Schedule for Interrupted {

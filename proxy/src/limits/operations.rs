@@ -115,7 +115,7 @@ impl OperationPermits {
     }
 }
 
-/// Counts one waiting operation until this guard is dropped, so also if the wait is cancelled.
+/// Counts one waiting operation until this guard is dropped. A cancelled wait drops the guard too.
 pub(crate) struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {

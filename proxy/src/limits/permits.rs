@@ -10,12 +10,12 @@
 //! again, and a maximum of one permit.
 //!
 //! For monitors, another rule applies, because a monitor that has sent a `hello` in the last ten
-//! minutes is never closed for another address. So that one address cannot lock out the monitors of
-//! other addresses, each address gets at most its share ([`is_within_share`]) of the permits. If an
-//! address may get no further permit, Seawall finds the address with the most monitors, which must
-//! be at least two more than those of the first address. Among the monitors of the address with the
-//! most, Seawall closes the one with the earliest last `hello`, if this `hello` was at least ten
-//! minutes ago.
+//! minutes is never closed for another address. Each address gets at most its share
+//! ([`is_within_share`]) of the permits. So one address cannot lock out the monitors of other
+//! addresses. A newcomer whose address may get no further permit can take the permit of a monitor
+//! of the address with the most monitors. That address must have at least two monitors more than
+//! the newcomer's address. Seawall closes its monitor with the earliest last `hello`, if this
+//! `hello` was at least ten minutes ago.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -79,8 +79,8 @@ impl Eviction {
         }
     }
 
-    /// True if Seawall drains and closes the connection. The connection may be closed as soon as no
-    /// message is served.
+    /// True if the connection must be closed because Seawall drains. It is closed as soon as no
+    /// message is served, or at once after [`EvictablePermits::cut`].
     pub(crate) fn is_closing(&self) -> bool {
         self.0.is_closing.load(Acquire)
     }

@@ -14,8 +14,8 @@ use super::fair::{Keyed, NewestFirst, OldestFirst, Queue, UserRoundRobin};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-/// Waiters that have left, because their future was dropped, are removed only if at least this
-/// number of waiters is queued.
+/// A new waiter removes the waiters that have left only if at least this number of waiters is
+/// queued. A waiter leaves when its future is dropped.
 const CLEAN_AT: usize = 64;
 
 /// A key by which waiting work is grouped: a sharer (an address or a user), or the number of a user

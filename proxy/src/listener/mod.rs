@@ -401,8 +401,8 @@ async fn admit_proxied(acceptor: Acceptor, mut stream: TcpStream, peer: Peer, pl
     let peer = match header {
         Ok(Some(address)) => Peer::at(address),
         Ok(None) => peer,
-        // A load balancer may check the health of Seawall with a connection that it closes at once.
-        // So such an end is counted, but it is neither logged nor a refusal.
+        // Some load balancers check the health of Seawall with a connection that they close at
+        // once. So such an end is not logged, and not counted as a refusal.
         Err(error) if is_departure(&error) => {
             return acceptor.shared.recorder.count_gone_client("connected");
         }
@@ -417,8 +417,8 @@ async fn admit_proxied(acceptor: Acceptor, mut stream: TcpStream, peer: Peer, pl
     admit_client(&acceptor, Accepted::Tcp(stream), peer);
 }
 
-/// Starts to serve a client. At a limit, closes the connection without reading a byte, as a server
-/// at its connection limit does.
+/// Starts to serve a client. If a limit refuses the client, closes the connection without reading a
+/// byte, as a server at its connection limit does.
 fn admit_client(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
     let permits = acceptor.permits.as_ref();
     let Some(newcomer) = newcomer(&acceptor.shared, &peer, permits, &acceptor.compressors) else {
@@ -560,7 +560,7 @@ pub(crate) fn certificates_of(stream: &Stream) -> Arc<[CertificateDer<'static>]>
 }
 
 /// Waits until a new configuration closes connected clients with this certificate chain, and then
-/// until the connection may be closed. `since` is the time of the client's handshake. The closes
+/// for the turn to close the connection. `since` is the time of the client's handshake. The closes
 /// are spread over time, so that not all closed clients reconnect at the same time. The chain is
 /// verified on a thread of low priority, because after a reload all connections verify their chains
 /// at the same time.

@@ -52,10 +52,11 @@ pub(super) fn load(
 
 /// Seawall's certificates. Each client gets one that is valid for the requested host name and whose
 /// key the client supports. If there is none, or the client requests no host name, the client gets
-/// one whose key it supports. In both cases, the client gets the first such certificate that is
-/// valid now, or else the first one. If the client supports none of the keys, the first certificate
-/// is chosen: rustls then refuses the client with the alert `handshake_failure`. If Seawall chose
-/// no certificate, rustls would send the alert `access_denied`.
+/// one whose key it supports. If several certificates match, the client gets the first of them that
+/// is valid now. If none of them is valid now, it gets the first of them. If the client supports
+/// none of the keys, the first certificate is chosen: rustls then refuses the client with the alert
+/// `handshake_failure`. If Seawall chose no certificate, rustls would send the alert
+/// `access_denied`.
 #[derive(Debug)]
 pub(super) struct Certificates(Vec<OwnCertificate>);
 

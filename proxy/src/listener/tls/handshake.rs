@@ -32,7 +32,8 @@ use crate::limits::{HandshakeStep, Heavy};
 /// Time between two checks whether a client with unread bytes has left.
 const DEPARTURE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Maximum number of bytes that are read before a step. A step is due when fewer bytes are ready.
+/// Maximum number of bytes that are read before a step. If the socket has fewer bytes, the step
+/// follows when all of them have been read.
 const MAX_READ_BYTES: usize = 16 * 1024;
 
 /// Waits until the client has sent something, or has left. [`TcpStream::readable`] does not wait
@@ -110,9 +111,9 @@ async fn begin(
     step.await
 }
 
-/// Exchanges messages until the handshake is finished. After a read, the session has a step if it
-/// may compute cryptography, for example because the client has sent a certificate, or a second
-/// `ClientHello`.
+/// Exchanges messages until the handshake is finished. A step processes the bytes of a read if they
+/// may need much cryptography, for example for a certificate of the client, or after a second
+/// `ClientHello`. Otherwise, this task processes them.
 async fn finish(
     mut session: ServerConnection,
     stream: &TcpStream,
@@ -134,7 +135,7 @@ async fn finish(
             (session, processed) = step.await;
         }
         if let Err(error) = processed {
-            // The alert. The connection is closed in any case, so the result is not needed.
+            // Sends the alert. The connection is closed in any case, so the result is not needed.
             drop(write(&mut session, stream).now_or_never());
             return Err(invalid(error));
         }
@@ -185,7 +186,8 @@ async fn read(session: &mut ServerConnection, stream: &TcpStream) -> io::Result<
     while read_bytes < MAX_READ_BYTES {
         match session.read_tls(&mut NonBlocking(stream)) {
             Ok(count @ 1..) => read_bytes += count,
-            // The session processes its bytes first. Another error than `WouldBlock` appears again.
+            // The session processes its bytes first. An error other than `WouldBlock` occurs again
+            // in the next read.
             Ok(0) | Err(_) if read_bytes > 0 => break,
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,
@@ -269,8 +271,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
-    /// Counts how often rustls asks for Seawall's certificate, which must be on a thread of low
-    /// priority. Without a certificate, the handshake fails.
+    /// Counts how often rustls asks for Seawall's certificate. Checks that rustls asks on a thread
+    /// of low priority. Without a certificate, the handshake fails.
     #[derive(Debug, Default)]
     struct CountingResolver {
         count: AtomicUsize,
