@@ -455,7 +455,7 @@ mod tests {
     /// A gate is closed while operations wait too long for connections: it then limits the rate of
     /// logins.
     #[test]
-    fn a_login_gate_closes_only_if_operations_wait_longer_than_operations_target() {
+    fn a_login_gate_closes_only_if_operations_wait_longer_than_20_ms() {
         let gate = Gate::of_logins();
         tick(&gate, OPERATIONS_TARGET, 50);
         assert!(is_open(&gate));

@@ -397,7 +397,7 @@ mod tests {
     use seawall_stats::Outcome;
 
     #[test]
-    fn servers_beyond_the_limit_share_one_row_without_the_gauges_that_are_set_to_a_value() {
+    fn servers_beyond_the_limit_share_one_row_that_has_only_metrics_that_add_up() {
         let observer = Observer::without_shapes();
         let servers = (0..=MAX_SERVERS).map(|number| {
             let server = observer.recorder.server(&format!("s{number}:1"));

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_a_ticket_nor_a_stored_session_is_resumed_after_its_expiry() {
+    fn neither_a_tls_ticket_nor_a_stored_tls_session_is_resumed_after_its_expiry() {
         let resumption = Resumption::new().unwrap();
         for (expiry, is_resumed) in [(NEVER, true), (1_000, false)] {
             let before = sessions(&resumption, expiry);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_expires_when_any_certificate_of_the_chain_expires() {
+    fn a_tls_session_expires_when_any_certificate_of_the_chain_expires() {
         let is_ca = || IsCa::Ca(BasicConstraints::Unconstrained);
         let [root_key, intermediate_key, key] = [(); 3].map(|()| KeyPair::generate().unwrap());
         let root = params("root", 2_048, is_ca());

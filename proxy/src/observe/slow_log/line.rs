@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn values_have_the_json_of_the_bson_library_and_can_be_cut_at_any_length() {
+    fn values_have_the_same_json_as_in_the_bson_library_and_can_be_cut_at_any_length() {
         let binary = |subtype| Binary {
             subtype,
             bytes: vec![0, 200, 7, 255],
