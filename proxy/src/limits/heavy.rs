@@ -75,8 +75,8 @@ impl Heavy<'_> {
     }
 
     /// Runs `work`: one step of a TLS handshake, or the verification of a certificate. It runs on a
-    /// thread of low priority, and computes cryptography for at most some milliseconds. It must not
-    /// use a socket: other threads would wait for locks of the runtime that a thread of low
+    /// thread of low priority, and computes cryptography for a few milliseconds at most. It must
+    /// not use a socket: other threads would wait for locks of the runtime that a thread of low
     /// priority holds. If this future is dropped, work that has not begun does not begin.
     ///
     /// # Panics

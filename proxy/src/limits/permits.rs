@@ -252,9 +252,9 @@ impl EvictablePermits {
         }
     }
 
-    /// Returns a free permit if `has_room` allows it, or else the permit that `make_room` frees;
-    /// `None` if `make_room` frees no permit. `has_room` gets the number of the sharer's permits
-    /// and the number of free permits.
+    /// Returns a free permit if `has_room` returns true. Otherwise returns the permit that
+    /// `make_room` frees, or `None` if it frees no permit. `has_room` gets the number of the
+    /// sharer's permits and the number of free permits.
     fn admit_or(
         self: &Arc<Self>,
         sharer: Sharer,
@@ -299,8 +299,8 @@ impl PermitTable {
 
     /// Finds a silent connection of the sharer with the most permits, to make room for `newcomer`.
     /// Examines at most [`MAX_EXAMINED`] connections. The next search begins at the found
-    /// connection, or else after the last examined connection. `None` if no silent connection was
-    /// found.
+    /// connection. If no silent connection is found, the result is `None`, and the next search
+    /// begins after the last examined connection.
     fn find_silent(&mut self, newcomer: Sharer) -> Option<(Sharer, u64)> {
         let sharer = self.sharer_to_evict(newcomer)?;
         for _ in 0..MAX_EXAMINED {

@@ -55,7 +55,7 @@ pub(super) struct Collected {
     /// each label (namespace, shape, server or phase).
     second: WeighedSeries,
     /// Figures for all operations together, since the last call of [`Exporter::take_second`].
-    /// Operations that wait for data (awaiting operations), and operations to which Seawall itself
+    /// Awaiting operations (they wait for an event), and operations to which Seawall itself
     /// replied, are not included.
     whole: Figures,
     /// The latest slow operations.
@@ -316,9 +316,9 @@ impl Exporter {
             }));
             collected.keep(&label, &figures, f64::INFINITY);
         }
-        // Operations that wait for data (awaiting operations) would raise the average latency, and
-        // operations to which Seawall itself replies would lower it. So `whole` contains neither of
-        // these two kinds of operations.
+        // Awaiting operations (they wait for an event) would raise the average latency. Operations
+        // to which Seawall itself replied would lower it. So `whole` contains neither of these two
+        // kinds of operations.
         if fresh.whole.count > 0 {
             collected.keep(&Arc::new(Label::Whole), &fresh.whole, f64::INFINITY);
         }
@@ -342,8 +342,8 @@ impl Exporter {
     }
 
     /// Returns the figures since the last call, for the history: the figures of each series, and
-    /// the sum over all operations. The sum excludes operations that wait for data (awaiting
-    /// operations), and operations to which Seawall itself replied. Both are empty unless
+    /// the sum over all operations. The sum excludes awaiting operations (they wait for an event),
+    /// and operations to which Seawall itself replied. The figures and the sum are empty unless
     /// [`super::ObserverSettings::keeps_seconds`] is set.
     pub fn take_second(&self) -> (WeighedSeries, Figures) {
         let mut collected = self.collect_all();
@@ -530,8 +530,8 @@ impl Exporter {
                 ("collection", &*namespace.collection),
             ];
             let name = MetricName::OperationDurationSeconds;
-            // Operations that wait for data (awaiting operations) are excluded, because their times
-            // do not show load.
+            // Awaiting operations (they wait for an event) are excluded, because their times do not
+            // show load.
             histograms.add(name, &labels, &sums.durations);
         }
         self.add_histograms_of_servers_and_phases(collected, histograms);
@@ -652,7 +652,7 @@ struct FreshShape {
 }
 
 /// True if a shape with these sums is exported as metrics. It is not exported if all its operations
-/// wait for data (awaiting operations). It is also not exported if its row is empty. The row of a
+/// wait for an event (are awaiting). It is also not exported if its row is empty. The row of a
 /// `getMore` shape is empty if each `getMore` was counted with the shape that opened its cursor.
 fn is_exported(sums: &ShapeSums) -> bool {
     sums.figures.count > 0 || !sums.figures.more_time.is_zero()

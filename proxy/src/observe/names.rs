@@ -216,7 +216,8 @@ mod tests {
         doc! {"update": "games", "updates": [{"q": {"_id": 1}, "u": update}], "$db": "d"}
     }
 
-    /// Seawall learns from a command of this user that the names below `scores` are data.
+    /// Checks that Seawall learns from commands of this user that the names below `scores` are
+    /// data.
     fn assert_scores_are_learned(user: &str, table: &NameTable) {
         let names = (0..65).map(|name| format!("scores.{}", word(name)));
         let learned: u64 = names.map(|path| add_of(user, table, &set(&path))).sum();

@@ -99,8 +99,7 @@ pub(super) fn merge(sum: &mut Phases, other: &Phases) {
 /// The distributions of the operations of one thread, or of several threads together.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PhaseSums {
-    /// All operations, without those that wait for new data (change streams and tailable cursors)
-    /// and without commands to which only Seawall itself replies.
+    /// All operations, except awaiting operations and operations to which Seawall itself replied.
     pub(super) whole: Phases,
     /// The operations in `whole` that were sent to a server, by server.
     pub(super) servers: Vec<Option<Box<Phases>>>,

@@ -45,9 +45,9 @@ struct PlainSums {
 }
 
 impl PlainTally {
-    /// Adds an operation of an application, if the operation is plain (see the [module](self)), and
-    /// if the table has room: it contains the operation's namespace, shape and server, or has fewer
-    /// than [`PAIRS`] entries. Returns false if the operation was not added.
+    /// Adds an operation of an application. Returns false, and adds nothing, in two cases: the
+    /// operation is not plain (see the [module](self)), or it needs a new entry and the table
+    /// already has [`PAIRS`] entries.
     pub(super) fn add(&mut self, record: &Record, application: Option<&Arc<str>>) -> bool {
         let Some(key) = key_of(record) else {
             return false;

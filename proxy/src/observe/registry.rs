@@ -487,9 +487,9 @@ impl Registry {
 
     /// Lowers the weights of all shapes, because past operations count less and less. Then adds
     /// `folded`, the time of the operations of shapes without a row, to the weights of these
-    /// shapes. Reserves rows for the heaviest of these shapes: if a limit of rows is reached, only
-    /// for shapes that are heavier than the lightest row. Called once a second. Returns true if the
-    /// look-ups that threads have cached are no longer valid.
+    /// shapes. Reserves rows for the heaviest of these shapes. If a limit of rows is reached, a
+    /// shape gets a row only if it is heavier than the lightest row. Called once a second. Returns
+    /// true if the look-ups that threads have cached are no longer valid.
     pub(super) fn turn_over(
         &mut self,
         folded: HashMap<ShapeId, Folded>,

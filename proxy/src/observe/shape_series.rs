@@ -53,8 +53,8 @@ pub(super) struct ShapeSeries {
 
 struct Kept {
     durations: Distribution,
-    /// Total time of the `getMore`s on cursors that operations of the shape opened. A `getMore`
-    /// that awaits new documents on the server is not included.
+    /// Total time of the `getMore`s on cursors that operations of the shape opened, except
+    /// `getMore`s that wait for an event (are awaiting).
     more_time: Duration,
     /// The shape of the series; `None` for the series of all other shapes.
     shape: Option<Shape>,

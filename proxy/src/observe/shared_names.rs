@@ -10,7 +10,7 @@ const MIN_PURGE: usize = 64;
 
 /// The names of applications, users and drivers in use. Clients with the same name share the memory
 /// of the name. So thousands of clients need little memory, and the data path can compare names by
-/// their address.
+/// their memory address.
 #[derive(Debug, Default)]
 pub(super) struct SharedNames {
     names: HashSet<Arc<str>>,

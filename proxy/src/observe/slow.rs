@@ -34,8 +34,8 @@ pub(super) struct Sender<'a> {
 impl Recorder {
     /// If an operation that has just ended was slow, adds it to the list of the latest slow
     /// operations, unless a limit of this list is reached. Also queues a line for the slow log, if
-    /// the operation is in the log's sample and no limit of the log is reached. Ignores operations
-    /// that wait for data, and operations to which Seawall itself replied.
+    /// the operation is in the log's sample and no limit of the log is reached. Ignores awaiting
+    /// operations (they wait for an event), and operations to which Seawall itself replied.
     pub(super) fn log_if_slow(&self, record: &Record, sender: Sender<'_>) {
         let log = self.slow_log.load();
         let log = log.as_ref();

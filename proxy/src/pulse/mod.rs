@@ -191,7 +191,7 @@ struct Server {
     settings: PulseSettings,
     samples: Arc<Mutex<Samples>>,
     cost: Arc<Mutex<Cost>>,
-    /// Limits the log lines about refusals. The reasons of a server may change with each sample.
+    /// Limits the log lines about refusals. The reason of a refusal can change with each sample.
     refusals: OccasionalLog,
     /// The refusal in the last log line; `None` if the server has returned counters since then.
     logged_refusal: Mutex<Option<String>>,

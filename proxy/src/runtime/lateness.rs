@@ -56,9 +56,8 @@ impl Lateness {
         self.due_us.store(u64::MAX, Ordering::Relaxed);
     }
 
-    /// Returns the longer of two times. One is the lateness of the last tick; 0 if that tick is not
-    /// recent. The other is the time by which the next tick is already overdue; 0 if it is not due
-    /// yet.
+    /// Returns the longer of two times: the lateness of the last tick (0 if that tick is not
+    /// recent), and the time by which the next tick is already overdue (0 if it is not due yet).
     pub fn now(&self, now: Instant) -> Duration {
         let now = self.since_base(now);
         let overdue = now.saturating_sub(self.due_us.load(Ordering::Relaxed));

@@ -20,7 +20,7 @@ pub(crate) struct Planes {
     pub workers: usize,
     /// The data plane: the runtime of client and server connections.
     pub data: Plane,
-    /// The control plane: the runtime of all other tasks.
+    /// The control plane: the runtime of all other tasks, except steps of TLS handshakes.
     pub control: Plane,
 }
 

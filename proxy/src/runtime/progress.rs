@@ -59,7 +59,7 @@ impl ProgressCheck {
     }
 }
 
-/// Shows the callers of a health check whether the threads make progress.
+/// The health check of the process: checks that both runtimes make progress.
 #[derive(Debug)]
 pub struct Liveness {
     check: Mutex<ProgressCheck>,

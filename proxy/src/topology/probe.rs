@@ -36,7 +36,7 @@ const NEWEST_WEIGHT: f64 = 0.2;
 
 /// Probes a server again and again. The next probe begins when `wake` is notified, or after a
 /// pause: the heartbeat frequency after a successful probe, [`FAILED_PROBE_INTERVAL`] after any
-/// other. If the server hangs, the operations that wait for its replies fail.
+/// other probe. If the server hangs, the operations that wait for its replies fail.
 ///
 /// `removed` is cancelled when the server has left the deployment. The probes then continue while
 /// operations still use `pool`, because these operations must also fail if the server hangs.

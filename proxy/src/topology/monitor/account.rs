@@ -6,7 +6,7 @@ use super::DeploymentError;
 use seawall_auth::Mechanism;
 use seawall_transport::connection::{Account, LoginMethod, Password};
 
-/// The database of users that another system than MongoDB defines.
+/// The authentication database of users that are defined outside MongoDB.
 const EXTERNAL: &str = "$external";
 
 /// The service account that the connection string describes; `None` if the connection string has no

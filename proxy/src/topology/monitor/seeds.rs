@@ -29,7 +29,8 @@ impl Seeds {
     /// left the deployment since the start:
     ///
     /// - A seed may now belong to another replica set. The name of the current set makes the driver
-    ///   ignore it. If the set has no members any more, it may have a new name.
+    ///   ignore this seed. If the current set has no known members any more, its name is not used,
+    ///   because the set may have a new name.
     /// - If the servers are routers from DNS, the driver has removed routers that DNS no longer
     ///   lists. Such a router may still run, so the seeds are used only if no current server is
     ///   known.
