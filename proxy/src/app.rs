@@ -201,7 +201,7 @@ pub struct App {
     /// TLS of the admin address.
     admin_tls: RunningTls,
     server_tls: RunningServerTls,
-    /// When each TLS file for connections to the other Seawall instances expires.
+    /// The expiry of each TLS file for connections to the other Seawall instances.
     peer_expiries: watch::Sender<Vec<CertificateExpiry>>,
     telemetry: RunningTelemetry,
     /// The state that HTTP requests read; `None` during the start.
@@ -237,7 +237,7 @@ impl Drop for App {
 }
 
 impl App {
-    /// Returns a check whether the threads make progress, for a watchdog.
+    /// Returns a check that the threads make progress. A watchdog uses it.
     pub(crate) fn progress_check(&self) -> ProgressCheck {
         let planes = &self.planes;
         ProgressCheck::of(
@@ -327,7 +327,7 @@ impl App {
     /// Exports the configuration's hash and the expiry of each certificate as metrics.
     ///
     /// # Errors
-    /// If the metrics cannot be set up.
+    /// The metrics cannot be set up.
     fn export_info(&self, config_hash: &str) -> Result<(), ObserveError> {
         let series = tls::series(self.expiries().all());
         self.feed.exporter.set_info(config_hash, series)

@@ -26,8 +26,9 @@ const MAX_CONNECTIONS: usize = 4;
 /// Time after which an unused connection is closed.
 const MAX_IDLE: Duration = Duration::from_secs(600);
 
-/// Age from which a connection whose command is refused with 13 (Unauthorized) is replaced. A newer
-/// connection is kept: the account lacks a privilege, and a login for each command would not help.
+/// A connection of at least this age is replaced if its command is refused with 13 (Unauthorized).
+/// A newer connection is kept: the account lacks a privilege, and a login for each command would
+/// not help.
 const REFUSED_AFTER: Duration = Duration::from_secs(60);
 
 /// The reason why a command of the service account got no reply.

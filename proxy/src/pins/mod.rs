@@ -2,8 +2,8 @@
 //!
 //! A pin names a server, not a connection. All clients share the tables of pins, because drivers
 //! send a `getMore` on any free connection. The tables are bounded, and one user cannot fill a
-//! table. Unused pins expire. With suitable limits, the servers have ended unused cursors and
-//! transactions before that.
+//! table. Unused pins expire. With suitable limits, servers end an unused cursor or transaction
+//! before its pin expires.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -71,8 +71,7 @@ pub(crate) struct PinLimits {
     pub transaction_idle: Duration,
 }
 
-/// For each cursor and each transaction, the server that has it. Also remembers the last write of
-/// each session.
+/// Records the server of each cursor and of each transaction, and the last write of each session.
 #[derive(Debug)]
 pub struct Pins<S> {
     cursors: Table<i64, CursorPin<S>>,
@@ -135,9 +134,8 @@ impl<S: Clone> Pins<S> {
     }
 
     /// Removes the pin of a user's cursor that is exhausted or killed. Does nothing if the cursor
-    /// belongs to another user. Otherwise a user could remove the pin of this other user: if a
-    /// command names another collection than the cursor's, a router may reply that the cursor does
-    /// not exist.
+    /// belongs to another user. Otherwise a user could remove another user's pin with a command
+    /// that names a wrong collection: a router can then reply that the cursor does not exist.
     pub(crate) fn unpin_cursor(&self, id: i64, user: u64) {
         self.cursors
             .remove_if(&id, |pinned| pinned.share.holder() == user);
@@ -178,7 +176,7 @@ impl<S: Clone> Pins<S> {
         (seen || self.writes.insert(key, key.user, number, now)).then_some(seen)
     }
 
-    /// Remembers a commit or abort for the whole time again, because it has just ended. Does
+    /// Restarts the time for which a commit or abort is remembered, because it has just ended. Does
     /// nothing if the session has begun another write, commit or abort.
     pub(crate) fn renew_write(&self, key: SessionKey, number: i64, now: Instant) {
         let last = self.writes.find(&key, now);
