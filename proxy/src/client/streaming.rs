@@ -1,12 +1,15 @@
 //! Large requests, forwarded as they arrive.
 //!
 //! A request of up to a megabyte is read whole. So a slow client holds no server connection, and
-//! the operation can be sent again. Holding a larger request would use too much memory. So Seawall
-//! checks out a connection as soon as the head has arrived, and forwards the rest in pieces. The
-//! head has the body, and all parts from which the command's fingerprint is computed. A request
-//! that was forwarded in pieces cannot be sent again. Some large requests are still read whole,
-//! within the memory budget: if the command cannot be forwarded in pieces, if the body comes after
-//! the sequences, or if the request has a checksum or is compressed.
+//! the operation can be sent again. A larger request would use too much memory. So Seawall checks
+//! out a connection as soon as the head has arrived, and forwards the rest in pieces. A request
+//! that was forwarded in pieces cannot be sent again. A larger request is still read whole, within
+//! the memory budget, in these cases:
+//!
+//! - The command is never forwarded in pieces ([`Streaming::Never`]).
+//! - The head lacks the body, or a part from which the command's fingerprint is computed.
+//! - The request has a checksum or is compressed.
+//! - A capture may record the request.
 
 use std::io;
 

@@ -9,7 +9,7 @@ use seawall_command::{
     RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
 };
 
-/// The label of an error that says that the operation wrote nothing.
+/// Error label: the operation wrote nothing.
 pub(super) const NO_WRITES_PERFORMED: &str = "NoWritesPerformed";
 
 /// Facts about a failed command and its client, which determine the error reply.
@@ -32,7 +32,8 @@ pub(super) struct FailedCommand<'a> {
 pub(super) enum Failure {
     /// The operation's own time limit is over.
     TimeLimit,
-    /// The client has to log in, or its user no longer exists.
+    /// The client has to log in, its user no longer exists, or the user's
+    /// `authenticationRestrictions` no longer permit the client.
     Unauthenticated,
     /// A server whose data about users may be outdated (a secondary or a router) refused the user's
     /// login.

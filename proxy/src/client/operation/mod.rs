@@ -216,7 +216,7 @@ impl Operation<'_> {
             let attempt = self.attempt(end, checkout, observation, Some(slice));
             let ended = end_of_attempt(attempt.await);
             // During a slice, Seawall does not notice that the client has left if the client has
-            // sent more messages than the reader may read ahead.
+            // sent more bytes than the reader may read ahead.
             if end.stream.peer_has_left() || !self.should_continue(wait, slice, &ended) {
                 return ended;
             }
