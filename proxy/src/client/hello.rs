@@ -638,7 +638,7 @@ mod tests {
     /// Seawall adds the field `$client` to a command. Servers refuse a command in which this field
     /// is too large.
     #[test]
-    fn a_client_field_contains_the_address_of_the_client_if_the_server_accepts_its_size() {
+    fn a_client_field_that_would_be_too_large_omits_the_address_of_the_client() {
         let metadata = RawDocumentBuf::try_from(&metadata()).unwrap();
         let element = client_element(&metadata, "h:1", "p:2", 1024).unwrap();
         assert!(element.starts_with(b"\x03$client\0"));

@@ -91,7 +91,7 @@ async fn relay_cut(
 /// An operation that failed with [`RelayError::Server`] is repeated or gets an error reply. After
 /// other errors, the client is closed.
 #[tokio::test]
-async fn an_operation_can_be_repeated_if_the_server_closes_within_a_reply_that_is_held() {
+async fn an_operation_can_be_repeated_if_the_server_connection_ends_during_a_held_reply() {
     let whole = reply(REQUEST_ID);
     for split in 0..whole.len() {
         let (mut server, mut far) = pair();

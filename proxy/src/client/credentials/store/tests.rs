@@ -177,7 +177,7 @@ async fn a_login_fails_if_the_keys_of_its_user_are_replaced_while_its_proof_is_c
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_login_whose_cached_keys_are_lost_is_unavailable_and_not_refused() {
+async fn a_login_fails_as_unavailable_and_not_as_refused_if_its_cached_keys_are_lost() {
     let (mut store, now) = (store(), Instant::now());
     let client_key = credentials("u", "one", 1).1;
     let prove = |store: &mut Store, checked: &Known, now| {
