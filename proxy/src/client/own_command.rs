@@ -1,4 +1,5 @@
-//! The command `seawall`: asks Seawall about itself, from a driver or from mongosh.
+//! The command `seawall`: shows Seawall's state or reloads its configuration, from a driver or from
+//! mongosh.
 //!
 //! ```text
 //!  db.adminCommand({seawall: "status"})
@@ -6,9 +7,9 @@
 //!  db.adminCommand({seawall: "reload", dryRun: true})
 //! ```
 //!
-//! The rights of the client's user on the servers decide which topics are allowed. For each
-//! command, Seawall asks a server for these rights on a connection of this user. The replies are
-//! the same as in the HTTP API.
+//! The privileges of the client's user on the servers decide which topics are allowed. For each
+//! command, Seawall asks a server for these privileges on a connection of this user. The replies
+//! are the same as in the HTTP API.
 
 use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
@@ -33,7 +34,7 @@ use seawall_command::{
 use seawall_stats::Phase;
 use seawall_transport::{MemoryBudget, MemoryShare, Sharer, connection::reply_is_ok};
 
-/// Maximum time for reading the rights of a user, including the selection of a server.
+/// Maximum time for reading the privileges of a user, including the selection of a server.
 const RIGHTS_LIMIT: Duration = Duration::from_secs(5);
 
 /// Number of entries (for example, clients) that a reply lists if the command has no `limit`.
@@ -43,7 +44,7 @@ const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 1_000;
 
 /// Maximum number of `seawall` commands that run at the same time. Each of them uses a server
-/// connection, to ask for rights.
+/// connection, to ask for its user's privileges.
 const MAX_AT_A_TIME: usize = 4;
 
 /// Maximum size of a reply in bytes, a little less than the maximum size of a document.
@@ -218,7 +219,7 @@ impl Client {
         }
     }
 
-    /// The line of an action of this client in the audit log.
+    /// Describes an action of this client for the audit log.
     fn action(&self, identity: &Identity, own: OwnCommand) -> Action {
         let dry_run = if own.is_dry_run { ", dryRun: true" } else { "" };
         let action = format!("{{seawall: {:?}{dry_run}}}", own.topic.name());
@@ -276,7 +277,7 @@ fn unavailable(message: &str) -> ErrorReply {
 }
 
 /// Reserves memory for two copies of a reply of `bytes` bytes, because its client may read slowly.
-/// `None` if the reply is small, so that it needs no reservation.
+/// `None` if the reply is small and needs no reservation.
 ///
 /// # Errors
 /// The budget has no memory for the reply.
@@ -466,7 +467,7 @@ mod tests {
     /// The resource of a privilege is a document, for example `{cluster: true}` (the cluster) or
     /// `{anyResource: true}` (everything).
     #[test]
-    fn only_privileges_whose_resource_has_cluster_or_anyresource_grant_an_action() {
+    fn an_action_is_granted_only_by_privileges_on_the_cluster_or_on_any_resource() {
         let reply = |resource: bson::Document, actions: &[&str]| {
             let privilege = doc! { "resource": resource, "actions": actions };
             let reply =

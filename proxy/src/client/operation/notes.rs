@@ -174,7 +174,7 @@ impl Operation<'_> {
     }
 
     /// Handles an Unauthorized error (code 13). If the connection's user no longer exists, discards
-    /// the connection and ends the user's identity. If the user lacks a right, nothing changes.
+    /// the connection and ends the user's identity. If the user lacks a privilege, nothing changes.
     pub(super) fn note_unauthorized(&self, checkout: &mut Checkout, reply: &[u8]) {
         if !lost_its_user(reply) {
             return;
@@ -216,8 +216,8 @@ pub(in crate::client) fn note_retry<S: Clone>(
 }
 
 /// True if an error 13 says that the connection's user no longer exists. The error for a missing
-/// right has the same code but another text, which quotes the client's command and so may contain
-/// anything. Therefore the check compares the start and the end of the text.
+/// privilege has the same code but another text, which quotes the client's command and so may
+/// contain anything. Therefore the check compares the start and the end of the text.
 fn lost_its_user(reply: &[u8]) -> bool {
     let body = reply.get(seawall_wire::HEADER_BYTES + 5..);
     let elements = body
@@ -240,7 +240,8 @@ mod tests {
 
     use super::*;
 
-    /// The error for a missing right quotes the client's command, which may contain the same words.
+    /// The error for a missing privilege quotes the client's command, which may contain the same
+    /// words.
     #[test]
     fn an_error_13_shows_by_its_text_if_the_user_of_the_connection_was_dropped() {
         for (text, is_lost) in [
