@@ -4,7 +4,7 @@
 //! it would cost the server a new login. Seawall reads and drops the reply, within limits on time
 //! and bytes. If a read operation still runs half a second after its client has left, Seawall kills
 //! the operation at the server. `Abandoned::may_be_ended` describes the exceptions. Writes and
-//! commits are not killed, because the driver may send them again; the server's own limits end
+//! commits are not killed, because the driver may send them again. The server's own limits end
 //! them.
 
 use std::time::Duration;

@@ -8,8 +8,8 @@
 //!   operation waits for a connection to the same server. If another operation waits, Seawall
 //!   reserves memory in the memory budget of all connections (the budget). It reads the rest of the
 //!   reply into this memory, and checks the connection in.
-//! - If the budget has no room for the rest of a slow client's reply, Seawall closes this client at
-//!   the next wait: as soon as another operation waits for a connection to the same server.
+//! - If the budget has no room for the rest of a slow client's reply, Seawall closes this client as
+//!   soon as another operation waits for a connection to the same server.
 //! - If other clients need the memory of a client that reads nothing or reads slowly
 //!   ([`Progress`]), this client is closed.
 
@@ -368,8 +368,8 @@ struct Transfer<'a> {
 }
 
 /// Forwards a reply of `length` bytes. `first` contains the first bytes of the reply, including its
-/// head. Returns when the server has sent the whole reply; the part that the client has not read
-/// yet is in the returned backlog.
+/// head. Waits until the server has sent the whole reply. The returned backlog has the part that
+/// the client has not read yet.
 pub(super) async fn forward_large(
     client: &mut ClientEnd<'_>,
     server: &mut Stream,
@@ -436,8 +436,8 @@ pub(super) async fn forward_large(
 }
 
 impl Transfer<'_> {
-    /// Returns when to check again whether the transfer takes too long. While the client has read
-    /// everything so far, its speed needs no check.
+    /// Returns the time of the next check for slowness. If the client has read everything so far,
+    /// this time is the deadline of the whole reply.
     fn check_again_at(&self) -> Instant {
         match self.backlog.is_empty() {
             true => self.overdue_at,

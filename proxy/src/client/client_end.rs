@@ -44,7 +44,7 @@ impl ClientEnd<'_> {
         }
     }
 
-    /// Gives up on the client. Returns the error of the bytes that could not be sent.
+    /// Gives up on the client. Returns the error with which sending to the client fails.
     pub(super) fn give_up(&mut self) -> io::Error {
         self.gave_up = true;
         io::ErrorKind::TimedOut.into()

@@ -1,5 +1,5 @@
 //! Relays a pooled client that begins a login by a mechanism that Seawall cannot check itself. The
-//! commands of a pooled client use shared server connections; a relayed client has a server
+//! commands of a pooled client use shared server connections. A relayed client has a server
 //! connection of its own.
 
 use std::{pin::pin, sync::Arc};

@@ -489,9 +489,9 @@ fn connection_status(command: &Command<'_>) -> RawDocumentBuf {
     rawdoc! { "authInfo": info, "ok": 1.0 }
 }
 
-/// True if a client at `peer`, which has logged in as the user of `identity`, is no longer logged
-/// in: the user was dropped, or the user's `authenticationRestrictions` no longer permit the
-/// client. A server then runs only commands that need no login.
+/// True if a client that had logged in as the user of `identity` has lost this login: the user was
+/// dropped, or the user's `authenticationRestrictions` no longer permit the client's address
+/// (`peer`). A server then runs only commands that need no login.
 fn has_lost_login(identity: &Identity, peer: Option<IpAddr>) -> bool {
     match identity.status() {
         IdentityStatus::Good => !identity.permits(peer),

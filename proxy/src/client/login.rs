@@ -502,9 +502,9 @@ impl LoginContext<'_> {
         held_back.map_or(LoginEnd::Gone, |()| end)
     }
 
-    /// Counts a login that ends without an identity. If the client disconnected after its proof was
-    /// found right, the result is `ok`; if it disconnected after its login was refused, the result
-    /// is `refused`. If the client disconnected earlier, the login has no result.
+    /// Counts a login that ends without an identity. If the client has disconnected, the result is
+    /// `ok` if its proof was right, and `refused` if its login was refused. If the client
+    /// disconnected before either was known, the login is not counted.
     fn fail(&self, mechanism: Mechanism, error: LoginError, began: Instant) -> LoginEnd {
         match error {
             LoginError::Credentials(error) => {

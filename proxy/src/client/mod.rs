@@ -10,7 +10,7 @@
 //!
 //! Invariants: no byte from a client that still has to log in reaches a pooled connection. A client
 //! uses only its own user's connections. A malformed message gets the reply that a server would
-//! send, or closes the connection; both are counted.
+//! send, or Seawall closes the connection. Both cases are counted.
 
 mod abandoned;
 mod backlog;
@@ -380,7 +380,7 @@ impl Client {
 
     /// Reads the next message; `None` at the end of the connection. Most clients are idle most of
     /// the time, so this future must be small. It contains only the state that an idle client
-    /// needs; the futures of rare cases are boxed.
+    /// needs. The futures of rare cases are boxed.
     async fn read(&mut self) -> Result<Option<Message>, End> {
         // `update_identity` may require a login. The login has a deadline, which is read below.
         self.update_identity();
@@ -402,8 +402,8 @@ impl Client {
     }
 
     /// Reads the next message, including messages that [`Self::poll_small`] cannot read. If
-    /// `poll_small` has read a part of the message, continues after this part. Of a large `OP_MSG`,
-    /// may return only the head. `None` at the end of the connection.
+    /// `poll_small` has read a part of the message, continues after this part. May return only the
+    /// head of a large `OP_MSG`. `None` at the end of the connection.
     async fn read_unfinished(&mut self) -> Result<Option<Message>, End> {
         let max = self.max_message_bytes();
         let budget = &self.shared.memory.requests;

@@ -85,8 +85,8 @@ pub(super) struct Awaited<'a> {
     pub(super) recording: Option<&'a Recording>,
 }
 
-/// Parses the header of a reply whose first bytes are `held`, and checks that Seawall may use the
-/// connection again after this reply: the reply belongs to the request, and no other reply follows.
+/// Parses the header of a reply whose first bytes are `held`. Checks that the reply belongs to the
+/// request and that no other reply follows, because only then can the connection be used again.
 /// `None` if the head of the reply is incomplete. The flags of a compressed reply are not checked
 /// here, because they are compressed.
 pub(super) fn parse_head(held: &[u8], request_id: i32) -> Result<Option<Header>, RelayError> {

@@ -5,8 +5,8 @@
 //! server connection until then, and a hostile client may never send a proof. Therefore the number
 //! of conversations is limited. One address may use all conversations. If another address needs a
 //! conversation, Seawall ends the oldest conversation of the address with the most conversations.
-//! But Seawall ends it only if it is at least half a second old, and if its address has at least
-//! two conversations more than the other address. The client of the ended conversation may begin
+//! This conversation must be at least half a second old, and its address must have at least two
+//! conversations more than the other address. The client of the ended conversation may begin
 //! another login.
 //!
 //! Each conversation holds a permit, its [`Turn`]. When a conversation ends, its permit passes to

@@ -86,9 +86,9 @@ const FIRST_LOGIN_QUEUE_LIMIT: Duration = Duration::from_secs(25);
 /// the credential mode (see [`mode`]) is decided.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 
-/// How long a query for the mechanisms of a user may take if Seawall can do without the reply: it
-/// remembers the mechanisms from an earlier time, or has read the user's keys. A driver that waits
-/// too long for the reply to its `hello` clears its pool.
+/// How long a query for the mechanisms of a user may take if Seawall does not depend on the reply,
+/// because it remembers the mechanisms from an earlier time or has read the user's keys. A driver
+/// that waits too long for the reply to its `hello` clears its pool.
 const KNOWN_QUESTION_LIMIT: Duration = Duration::from_millis(250);
 
 /// [`Credentials::confirm_old_keys`] begins no further reading while this number of readings is in
@@ -324,7 +324,7 @@ impl Credentials {
     /// sent after the login began. Still returns the cached keys in two cases:
     ///
     /// - The wait takes too long. A wait shorter than `least` does not count as too long.
-    /// - Two readings brought no such keys.
+    /// - Two readings have ended without such newer keys.
     async fn freshened(self: &Arc<Self>, user: &UserName, least: Duration) -> Option<Known> {
         let began = Instant::now();
         let mut readings = 0;
@@ -433,9 +433,9 @@ impl Credentials {
         }
     }
 
-    /// Remembers for a short time that logins of this user with this mechanism must be refused: a
-    /// server has refused the `saslStart`, or the service account found that the user does not
-    /// exist or has no usable keys.
+    /// Remembers for a short time that logins of this user with this mechanism must be refused.
+    /// Called after a server has refused the `saslStart`, or after the service account has found
+    /// that the user does not exist or has no usable keys.
     pub(super) fn remember_unknown(&self, user: &UserName, mechanism: Mechanism) {
         let now = Instant::now();
         let evicted = self.store.lock().remember_unknown(user, mechanism, now);

@@ -63,8 +63,8 @@ impl Credentials {
         if !has_both_mechanisms(read) || !self.store.lock().has_disabled(user) {
             return;
         }
-        // The future is boxed, because few readings need it. So it does not enlarge the futures of
-        // the others.
+        // The future is boxed, because few readings need it: it must not enlarge the futures of all
+        // readings.
         let asking = Box::pin(async {
             let sharer = Sharer::User(identity.id().as_u64());
             let _question = self.questions.take(sharer).await;
@@ -442,7 +442,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lookup_finds_that_a_user_was_dropped_only_by_the_error_no_such_user() {
+    fn a_lookup_treats_a_user_as_dropped_only_after_the_error_no_such_user() {
         for (error, no_keys) in [
             (UsersInfoError::NoSuchUser, NoKeys::NoSuchUser),
             (UsersInfoError::OtherUser, NoKeys::Unusable),

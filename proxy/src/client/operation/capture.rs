@@ -14,8 +14,8 @@ use seawall_command::{Command, CommandBytes, ReplyFacts};
 use seawall_stats::Outcome;
 use seawall_transport::Message;
 
-/// Records the command of an operation, if the running capture includes the client. May read the
-/// whole command to find out if it may contain secrets: such a command is not recorded.
+/// Records the command of an operation, if the running capture includes the client. A command that
+/// may contain secrets is not recorded. To find secrets, this function may read the whole command.
 pub(super) fn record_command(
     captures: &Captures,
     captured: &mut CapturedClient,

@@ -36,7 +36,7 @@ pub(super) struct Operation<'a> {
     /// would be too large.
     pub(super) client_element: Option<&'a [u8]>,
     pub(super) announces_backpressure: bool,
-    /// The IP address of the client; `None` for a client on a Unix domain socket.
+    /// The IP address of the client; `None` over a unix socket.
     pub(super) peer: Option<IpAddr>,
     /// The address or user towards which the client counts when Seawall divides limited resources.
     pub(super) sharer: Sharer,

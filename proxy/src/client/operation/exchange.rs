@@ -323,7 +323,7 @@ impl Operation<'_> {
     }
 
     /// Handles a complete reply. Updates the pins, the topology, the credentials and the statistics
-    /// from the reply, then decides what follows: the client gets this reply or an edited reply,
+    /// from the reply. Then decides what follows: the client gets this reply or an edited reply,
     /// the client connection is closed, or Seawall may send the operation again.
     fn settle(
         &self,

@@ -158,10 +158,10 @@ impl Operation<'_> {
     }
 }
 
-/// Splits cursors by the pool of their server. The pool of a server that has left the deployment is
-/// closed. If the server has rejoined, it has a new pool at the same address. Cursors without a
-/// server are added to one of the parts. Returns `None` if there are fewer than two pools, or more
-/// than [`MAX_INSPECTED_CURSORS`] cursors.
+/// Splits cursors by the pool of their server. A server that has left the deployment and rejoined
+/// it has two pools: a closed one, and a new one at the same address. Cursors without a server are
+/// added to one of the parts. Returns `None` if there are fewer than two pools, or more than
+/// [`MAX_INSPECTED_CURSORS`] cursors.
 fn by_server(cursors: impl Iterator<Item = (i64, Option<Arc<ServerPool>>)>) -> Option<Parts> {
     let mut parts: HashMap<_, (Arc<ServerPool>, Vec<i64>)> = HashMap::new();
     // A cursor without a pin (the record of its server) has usually ended, so any server can report

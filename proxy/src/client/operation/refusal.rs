@@ -14,7 +14,7 @@ use seawall_command::Class;
 use seawall_stats::Outcome;
 
 impl Operation<'_> {
-    /// Ends an operation that got no permit or no connection. Sends no overload error before the
+    /// Ends an operation that got no permit or no connection. Delays an overload error until the
     /// operation has lasted for `wait_queue_timeout`, or for its own time limit if that is shorter.
     pub(super) async fn refuse(
         &self,

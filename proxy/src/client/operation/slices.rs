@@ -82,8 +82,8 @@ impl Operation<'_> {
         })
     }
 
-    /// Waits for the next slice and its connection. If the wait has had a slice (`is_further`),
-    /// fails at the end of the wait. Cancel safe.
+    /// Waits for the next slice and its connection. If this is not the first slice of the wait
+    /// (`is_further`), fails at the end of the wait. Cancel safe.
     ///
     /// # Errors
     /// See [`CheckOutFailure`].

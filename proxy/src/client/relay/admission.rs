@@ -77,8 +77,8 @@ impl<'a> Admission<'a> {
         self.monitor.is_some()
     }
 
-    /// Records that the relay begins to pass a request of the client, or has passed it to the
-    /// server or refused it.
+    /// Records activity of the client. Called before the relay passes a request, and after it has
+    /// passed or refused the request.
     pub(super) fn mark_activity(&self) {
         self.eviction.mark_activity();
     }

@@ -93,8 +93,8 @@ enum Ended {
     /// The client has reset its connection.
     Reset,
     /// Seawall closes the relay: a message is malformed or not allowed, the client is too slow, or
-    /// a TLS 1.2 connection is [worn out](Wear): it has used its keys for almost as many records as
-    /// TLS allows.
+    /// a TLS 1.2 connection is [worn out](Wear). A worn-out connection has used its keys for almost
+    /// as many records as TLS allows.
     Closed,
 }
 

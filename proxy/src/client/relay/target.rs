@@ -176,10 +176,9 @@ pub(super) async fn relay_server_changed(
         now.is_some_and(|pool| pool.address() != address)
     };
     loop {
-        // All relays at this server have to leave it, except those whose server is the client's
-        // original destination. They are closed one after another, so that their clients do not all
-        // reconnect at the same time. During the wait, the former server may become the primary
-        // again.
+        // The relays that have to leave this server are closed one after another, so that their
+        // clients do not all reconnect at the same time. While this relay waits for its turn, its
+        // server may become the primary again.
         let turns = &shared.limits.closes().changed_servers;
         if has_changed() && turns.take(sharer, has_changed).await {
             return;

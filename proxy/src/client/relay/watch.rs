@@ -181,8 +181,8 @@ impl<'a> Watch<'a> {
         self.last_stage = Some(self.stage());
     }
 
-    /// Records that the relay begins to pass a request of the client, or has passed it to the
-    /// server or refused it.
+    /// Records activity of the client. Called before the relay passes a request, and after it has
+    /// passed or refused the request.
     pub(super) fn mark_activity(&self) {
         self.admission.mark_activity();
     }
@@ -211,7 +211,7 @@ impl<'a> Watch<'a> {
         !self.sending.is_empty() || kinds.any(|kind| kind != RequestKind::Greeting)
     }
 
-    /// Inspects a request before it is forwarded; a compressed request must be inflated first.
+    /// Inspects a request before it is forwarded. The caller has inflated a compressed request.
     pub(super) fn request(&mut self, message: &Message, now: Instant) -> Verdict {
         match message.header.op_code {
             OpCode::Msg => self.msg(message, now),
@@ -408,8 +408,8 @@ impl<'a> Watch<'a> {
         });
     }
 
-    /// True if the client has logged in or has begun a login, but not on this database. A server
-    /// ignores a `logout` on this database.
+    /// True if the client has logged in or has begun a login, but not on the database `db`. Then a
+    /// server ignores a `logout` on `db`.
     fn is_logout_elsewhere(&self, db: &str) -> bool {
         let begun = self.begun_logins().map(|login| login.source.as_str());
         let mut sources = self.source.as_deref().into_iter().chain(begun).peekable();
