@@ -135,7 +135,8 @@ const ENOUGH_RATIO: f64 = 3.0;
 /// shape that is reported as faster is at most one minus this number.
 const MIN_EFFECT: f64 = 0.7;
 
-/// Minimum difference of the median durations of a shape that is reported as slower or faster.
+/// Minimum difference of the median durations in a change to slower or faster. For a single shape,
+/// the earlier median is first multiplied by the drift.
 const MIN_DIFFERENCE: Duration = Duration::from_micros(100);
 
 /// Accepted probability that a comparison reports a false change of a given kind for any of the
@@ -417,9 +418,9 @@ impl<'a> Comparison<'a> {
     /// True if the shape may only seem to have become more or less frequent. Only the shapes with
     /// the greatest server load have their own rows and series. Operations of other shapes are
     /// counted in [`Label::OtherShapes`] or in a group row (a row that counts several shapes of a
-    /// namespace together). In the period in which the shape seems less frequent, some of its
-    /// operations may be counted there. For example, a shape that just got its own row must not be
-    /// reported as new. `is_more` is true if the shape seems less frequent in the earlier period.
+    /// namespace together). Some operations of this shape may be counted there in the period in
+    /// which the shape seems less frequent. For example, a shape that just got its own row must not
+    /// be reported as new. `is_more` is true if the shape seems more frequent in the later period.
     fn may_hide(&self, pair: &Pair<'_>, is_more: bool) -> bool {
         let (before, now) = ((pair.before, self.before), (pair.now, self.now));
         let ((less, lesser), (more, greater), groups) = match is_more {
@@ -467,9 +468,9 @@ impl<'a> Comparison<'a> {
 
     /// The bytes or documents per operation in the later period, divided by those in the earlier
     /// period. `before` and `now` are the bytes or documents of all operations in the two periods.
-    /// `None` if a change must not be reported. This is so if a period has fewer than
-    /// [`MIN_OPERATIONS`] operations, the increase is less than `floor`, or the ratio is less than
-    /// [`MIN_WEIGHT_RATIO`]. It is also so if the increase may be due to chance.
+    /// `None` in each of these cases: a period has fewer than [`MIN_OPERATIONS`] operations; the
+    /// increase is less than `floor`; the ratio is less than [`MIN_WEIGHT_RATIO`]; the increase may
+    /// be due to chance.
     fn weight(&self, pair: &Pair<'_>, before: u64, now: u64, floor: f64) -> Option<f64> {
         if pair.before.count.min(pair.now.count) < MIN_OPERATIONS {
             return None;

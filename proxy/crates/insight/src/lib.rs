@@ -529,7 +529,8 @@ impl Insight {
 
     /// The kept stalls that overlap with `period` (its start and its end), the latest first;
     /// without a period, all kept stalls. Also returns the best series of recurring stalls of each
-    /// server. A series has a stall in the period, and no stall that began after the period.
+    /// server. If no server has a current series, the whole deployment can have one too. A series
+    /// has a stall in the period, and no stall that began after the period.
     pub fn stalls(
         &self,
         period: Option<(SystemTime, SystemTime)>,

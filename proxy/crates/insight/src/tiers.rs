@@ -6,9 +6,9 @@
 //! bytes. One limit bounds the bytes of all tiers together: if it is reached, the oldest step of
 //! the tier with the most bytes is dropped. If a longer step in progress includes that step, a step
 //! of another tier is dropped instead: after a restart, the longer step is rebuilt from its short
-//! steps. Texts of shapes have a limit of their own, so that a client with ever new shapes cannot
-//! remove the history of all other clients. This module reads no clock: the caller passes all
-//! times, in seconds since the epoch.
+//! steps. Texts of shapes have a limit of their own, so that a client that always sends new shapes
+//! cannot remove the history of all other clients. This module reads no clock: the caller passes
+//! all times, in seconds since the epoch.
 
 mod fitting;
 mod names;
@@ -44,7 +44,7 @@ const UNSURE_SECONDS: u64 = 300;
 /// shapes, because different shapes may be heavy in different seconds.
 const LONG_STEP_FACTOR: usize = 4;
 
-/// One step of more than a second may use one 32nd of the memory limit for the labels of its
+/// One step of more than a second may use 1/32 of the memory limit for the labels of its
 /// shapes. While the step is in progress, the labels may use twice as much. So the labels of the
 /// three steps in progress use less than all labels may use.
 const STEP_LABEL_SHARE: usize = 32;
@@ -535,9 +535,9 @@ impl History {
     /// Selects the frames of a period, without unpacking them. The period is divided into steps of
     /// `step` seconds, and begins with the step that contains `from`.
     ///
-    /// The frames are from the tier with the longest frames of at most `step` seconds. If the data
-    /// of this tier begins after `from`, they are from a tier with longer frames, whose data begins
-    /// earlier. For the time after the last frame of this tier, the frames are from the tiers with
+    /// The chosen tier is the tier with the longest frames of at most `step` seconds. If its data
+    /// begins after `from`, a tier with longer frames is chosen, whose data begins earlier. For the
+    /// time after the last frame of the chosen tier, frames are selected from the tiers with
     /// shorter frames. A frame that begins before the first step is omitted. So if `step` is 1, a
     /// frame belongs only to the period in which it begins, and two adjacent periods never use the
     /// same frame.

@@ -7,8 +7,8 @@ use super::Phase;
 /// Identifies a series.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Label {
-    /// All operations, except those that wait for an event (such as a `getMore` on a change
-    /// stream), and those to which Seawall itself replied.
+    /// All operations, except two kinds: operations that wait for an event (such as a `getMore` on
+    /// a change stream), and operations to which Seawall itself replied.
     Whole,
     /// The operations that one row of the shape table (the counters of all shapes) counts.
     Shape {

@@ -284,7 +284,7 @@ mod tests {
     /// Clients choose the names of their applications. So a client can send many names before
     /// another application connects.
     #[test]
-    fn invented_names_do_not_keep_a_more_frequent_later_name_from_being_counted_separately() {
+    fn a_frequent_name_is_counted_separately_even_if_many_rare_names_came_first() {
         let mut all = Names::default();
         for second in 0..3 {
             let mut later = Names::default();

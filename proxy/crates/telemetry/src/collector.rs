@@ -83,7 +83,7 @@ pub enum CollectorError {
 /// The result of one request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Response {
-    /// The collector accepted all points, or all except the refused ones.
+    /// The collector accepted the message, but may have refused some of its points.
     Accepted {
         /// Number of points that the collector refused.
         rejected: u64,

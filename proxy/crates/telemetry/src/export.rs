@@ -1,5 +1,5 @@
-//! One export: sends a message. After a temporary failure, the message is sent again, but only as
-//! long as the next export is not due.
+//! One export: sends a message. After a temporary failure, the message is sent again, but only
+//! until the next export is due.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::collector::{Collector, Response};
 
-/// The wait before the second request of an export. Each further wait is twice as long.
+/// The wait before the second request of an export. Each further wait is twice as long. Each wait
+/// is shortened at random (see [`jittered`]).
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 /// The longest wait between two requests, unless the collector asks for a longer wait.
@@ -29,7 +30,7 @@ pub enum Outcome {
     /// The connection ended before the end of the response, the response is too large, or it is not
     /// valid OTLP.
     Failed,
-    /// This export ended because the next export was due before this export could repeat its
+    /// This export ended early, because the next export is due before this export could repeat its
     /// request. The next export contains all counts of this export.
     Overtaken,
 }

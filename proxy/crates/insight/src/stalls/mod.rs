@@ -181,7 +181,8 @@ impl Stalls {
 
     /// The kept stalls that overlap with `period` (its start and its end), the latest first;
     /// without a period, all kept stalls. Also returns the best series of recurring stalls of each
-    /// server. A series has a stall in the period, and no stall that began after the period.
+    /// server. If no server has a current series, the whole deployment can have one too. A series
+    /// has a stall in the period, and no stall that began after the period.
     pub(super) fn list(
         &self,
         now: SystemTime,

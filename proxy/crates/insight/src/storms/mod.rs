@@ -74,8 +74,8 @@ impl Storms {
     /// Updates the detector with the traffic since the previous call, which was usually a second
     /// ago. If this call detects the beginning or the end of a storm, it returns the change and the
     /// storm. If the clock jumped since the previous call, the seconds with high churn before the
-    /// jump do not count for the beginning of a storm. If there is a current storm, it then ends at
-    /// the time of the previous call, and this call ignores its `traffic`.
+    /// jump do not count for the beginning of a storm. A jump also ends the current storm, if any,
+    /// at the time of the previous call; this call then ignores its `traffic`.
     pub(super) fn second(
         &mut self,
         traffic: &Traffic,

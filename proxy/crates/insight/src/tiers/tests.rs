@@ -598,7 +598,7 @@ fn history_beside_new_shapes(mut history: History, new: usize, seconds: u64) -> 
 }
 
 #[test]
-fn a_client_with_ever_new_shapes_does_not_remove_the_history_of_other_clients() {
+fn a_client_that_always_sends_new_shapes_does_not_remove_the_history_of_other_clients() {
     // In the second case, the client sends as many new shapes as one second may have, and the
     // memory is small.
     for (max_bytes, max_shapes, new, seconds) in

@@ -225,7 +225,7 @@ async fn an_export_to_a_hanging_collector_ends_after_one_timeout() {
     assert_eq!(fake.requests(), 1);
 }
 
-/// `Overtaken` means that the next export is due, so this export is not repeated.
+/// `Overtaken` means that the next export is due before this export could repeat its request.
 #[tokio::test]
 async fn an_export_to_an_unreachable_collector_ends_when_the_next_export_is_due() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
