@@ -310,11 +310,10 @@ pub struct Event {
     /// The time of the event, in microseconds since the capture began.
     #[prost(uint64, tag = "1")]
     pub at_us: u64,
-    /// The kind of the event: `storm`, `stall`, `change` or `quiet`. If an event has one of the
-    /// first three kinds, Seawall began this capture by itself because of this event. `storm`: very
-    /// many clients connected. `stall`: operations took far longer than usual for some seconds.
-    /// `change`: operations became slower or faster, or new kinds of operations appeared. The kind
-    /// `quiet` is not such a reason: it means that no records arrived for some time.
+    /// The kind of the event. `storm`: very many clients connected. `stall`: operations took far
+    /// longer than usual for some seconds. `change`: operations became slower or faster, or new
+    /// kinds of operations appeared. An event of one of these kinds is the reason why Seawall began
+    /// the capture by itself. `quiet`: no records arrived for some time.
     #[prost(string, tag = "2")]
     pub kind: String,
     /// A short description of the event, without values from commands. Empty if the kind is

@@ -38,8 +38,8 @@ impl fmt::Display for LockCounts {
     }
 }
 
-/// Runs `work`, and counts the locks that the current thread takes until `work` ends. The outer of
-/// two nested calls does not count the locks of the inner call.
+/// Runs `work`, and counts the locks that the current thread takes until `work` ends. If `work`
+/// calls this function, the outer call does not count the locks of the inner call.
 pub fn count<R>(work: impl FnOnce() -> R) -> (R, LockCounts) {
     let start = |counts| TAKEN.with_borrow_mut(|taken| replace(taken, counts));
     let outer = start(Some(LockCounts::default()));

@@ -185,8 +185,8 @@ fn shown_status(status: Option<i32>) -> String {
 /// The program that downloads and unpacks mongod.
 pub(crate) const PYTHON: &str = "python3";
 
-/// The advice at the end of [`Error::ProgramMissing`]. Python is needed only for a download, so
-/// there is no need for it if the user names a mongod. The shell is needed in any case.
+/// The advice at the end of [`Error::ProgramMissing`]. Python is needed only for a download: if the
+/// user names a mongod, there is no download. The shell is always needed.
 fn advice(program: &str) -> &'static str {
     match program {
         PYTHON => "; set SEAWALL_MONGOD to the path of a mongod instead",

@@ -73,9 +73,9 @@ impl Keyed {
         mac.finalize().into_bytes().into()
     }
 
-    /// Replaces a string of bytes by a string of the same length. `domain` and `tweak` select one
-    /// of many permutations. Within one permutation, two different strings of the same length
-    /// always have different results.
+    /// Replaces `bytes` by other bytes of the same length. `domain` and `tweak` select one of many
+    /// permutations. Within one permutation, different inputs of the same length always have
+    /// different results.
     pub(crate) fn permute(&self, domain: u8, tweak: &[u8], bytes: &mut [u8]) {
         let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX).to_le_bytes();
         if let [byte] = bytes {

@@ -14,7 +14,7 @@ use crate::Mode;
 use crate::keyed::{Block, Keyed, Purpose};
 
 /// A string is divided into groups of characters, and the permutation of a character depends on all
-/// earlier groups. Each of the first characters, up to this number, is a group of its own.
+/// earlier groups. Up to this number, each character is a group of its own.
 const SINGLE_CHARACTERS: usize = 64;
 
 /// Number of characters in each of the later groups, after the [`SINGLE_CHARACTERS`].
@@ -162,7 +162,7 @@ fn literal_prefix(pattern: &[u8]) -> Vec<u8> {
         literal.push(byte);
         rest = after;
     }
-    // A quantifier makes the last character optional, so this character is not in the prefix.
+    // A quantifier can make the last character optional, so this character is not in the prefix.
     if matches!(rest.first(), Some(b'?' | b'*' | b'{')) {
         let end = literal.utf8_chunks().last().map_or(0, |chunk| {
             let last = chunk.valid().chars().next_back();

@@ -103,8 +103,8 @@ impl Treatment {
 }
 
 /// An input can select that its stream begins with a large message. The target adds the message for
-/// only one of 16 such inputs. Reading a large message takes a thousand times as long as reading a
-/// small message.
+/// only one of 16 such inputs, because reading a large message takes a thousand times as long as
+/// reading a small message.
 pub(crate) const LARGE_SHARE: u8 = 16;
 
 /// Puts a large message in front of some inputs, because small inputs cannot contain a large

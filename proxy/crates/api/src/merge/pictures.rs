@@ -283,8 +283,8 @@ impl Merge for Tick {
     }
 
     /// Merges the figures of each instance's latest second, even if these seconds have different
-    /// times: the instances' clocks may differ. [`Tick::at`] stays that of the first instance. The
-    /// latest time would jump back if an instance whose clock is ahead does not reply.
+    /// times: the instances' clocks may differ. [`Tick::at`] stays the time of the first instance.
+    /// The latest of the times would jump back if an instance whose clock is ahead did not reply.
     fn merge(&mut self, other: Self) {
         add!(self, other: clients, in_progress, wait_queue, waiting);
         add_limit(&mut self.concurrency_limit, other.concurrency_limit);

@@ -238,7 +238,8 @@ impl Merge for Namespaces {
 impl Namespaces {
     /// Sorts the namespaces by total time in descending order, and keeps the first `limit`
     /// namespaces. In the figures since Seawall started, the time of operations that waited for an
-    /// event does not count. In the figures of a period, it does count, because it is not known.
+    /// event does not count. The figures of a period do not have this time separately, so there it
+    /// counts.
     pub fn keep(&mut self, limit: usize) {
         let weight = |of: &Namespace| of.total_time_ms - of.awaited_time_ms.unwrap_or_default();
         self.namespaces
@@ -287,9 +288,9 @@ impl Merge for Namespace {
 }
 
 impl Merge for Server {
-    /// True if all durations of the server have a distribution. `answer_ms` has only quantiles,
-    /// which cannot be merged, and each row of `/api/v1/servers` has `answer_ms`. A row of a report
-    /// has none, so it is mergeable if it has a distribution or counts no operations.
+    /// True if all durations of the server have a distribution. Each row of `/api/v1/servers` has
+    /// `answer_ms`, which has only quantiles, so it is not mergeable. A row of a report has no
+    /// `answer_ms`, so it is mergeable if it has a distribution or counts no operations.
     fn is_mergeable(&self) -> bool {
         is_complete(self.count, self.distribution.as_ref()) && self.answer_ms.is_none()
     }

@@ -469,10 +469,10 @@ impl Parsed {
     }
 
     /// True for an `OP_REPLY`, and for an `OP_MSG` whose body has the field `ok`, which no command
-    /// has. The field `responseTo` does not decide, although it is 0 in most commands and not 0 in
-    /// most replies. A reply to a command with the `requestID` 0 also has the `responseTo` 0. And
-    /// for an exhaust cursor, servers record additional `getMore`s, whose `responseTo` is the
-    /// `requestID` of the cursor's first `getMore`.
+    /// has. The field `responseTo` is not used: it is 0 in most commands and not 0 in most replies,
+    /// but there are two exceptions. A reply to a command with the `requestID` 0 has the
+    /// `responseTo` 0. For an exhaust cursor, servers record additional `getMore`s, whose
+    /// `responseTo` is the `requestID` of the cursor's first `getMore`.
     fn is_reply(&self) -> bool {
         match self.header.op_code {
             OpCode::Reply => true,

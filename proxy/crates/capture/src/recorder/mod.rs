@@ -91,9 +91,8 @@ pub struct Packet {
     pub message: Bytes,
 }
 
-/// Size of a packet's head, in bytes, for which a packet has room beside the largest message. The
-/// head consists of all fields before the message. An address or a text in the head must be shorter
-/// than this size.
+/// Maximum size in bytes of the head of a packet that has the largest message. The head consists of
+/// all fields before the message. Each address or text in a head must be shorter than this size.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// Largest packet in bytes: the largest message with its head.

@@ -202,8 +202,8 @@ fn begin(asked: &mut JoinSet<(Wanted, Responses)>, fleet: &Fleet, model: &Model,
 }
 
 /// Requests the status of all instances. Returns the status of the first instance in the list that
-/// replied. If no instance replied, returns an error that other arguments can prevent, or else the
-/// error of the first instance in the list.
+/// replied. If no instance replied, returns the last error that other arguments can prevent; if
+/// there is no such error, the error of the first instance in the list.
 async fn first_status(fleet: &Fleet) -> Result<Status, ClientError> {
     let statuses = fleet.clients().iter();
     let statuses = statuses.map(|client| client.ask("/api/v1/status"));

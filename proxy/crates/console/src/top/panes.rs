@@ -195,8 +195,7 @@ pub(crate) fn recurs(recurring: &Recurring) -> String {
 /// A recurring stall as text: its period, its length, its server, how often it occurred, and the
 /// phase in which its operations spent the additional time. The next part is the server counter
 /// that changes during the stall. If none is known, this part says whether the pulse (the sampling
-/// of
-/// `serverStatus`) got no reply. The last part is the instance that reported the stall, if it is
+/// of `serverStatus`) got no reply. The last part is the instance that reported the stall, if it is
 /// known.
 pub(crate) fn recurrence(recurring: &Recurring) -> String {
     let why = match &recurring.counter {

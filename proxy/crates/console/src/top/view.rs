@@ -214,7 +214,7 @@ fn draw_shapes(frame: &mut Frame<'_>, area: Rect, model: &Model) {
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-/// Aligns a cell to the left if its heading begins with `<`, else to the right.
+/// Aligns a cell to the left if its heading begins with `<`, otherwise to the right.
 fn aligned(text: &str, heading: &str) -> Cell<'static> {
     let line = Line::from(text.to_owned());
     Cell::from(match heading.starts_with('<') {

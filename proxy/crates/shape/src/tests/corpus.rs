@@ -1,4 +1,4 @@
-//! Builds random commands from a grammar. A string of bytes determines every choice, so proptest
+//! Builds random commands from a grammar. A sequence of bytes determines every choice, so proptest
 //! can shrink a failing case. The same bytes always give the same command. The caller can request
 //! the same command with other values, or with another order of the members of sets. A set is a
 //! part whose order does not matter, such as the fields of a filter.
