@@ -7,7 +7,7 @@ use rand::{RngExt as _, rngs::StdRng};
 
 use super::link::Failure;
 
-/// Seed of the clients' random numbers. It is constant, so that two runs send the same operations.
+/// Seed of the clients' random numbers. It is constant, so two runs choose the same operations.
 pub(super) const SEED: u64 = 0x5ea_3a11;
 
 /// The operations that clients run: the share of each kind, and the documents that they use.

@@ -289,8 +289,8 @@ impl Merge for Namespace {
 
 impl Merge for Server {
     /// True if all durations of the server have a distribution. Each row of `/api/v1/servers` has
-    /// `answer_ms`, which has only quantiles, so it is not mergeable. A row of a report has no
-    /// `answer_ms`, so it is mergeable if it has a distribution or counts no operations.
+    /// `answer_ms`, which has only quantiles, so these rows are not mergeable. A row of a report
+    /// has no `answer_ms`, so it is mergeable if it has a distribution or counts no operations.
     fn is_mergeable(&self) -> bool {
         is_complete(self.count, self.distribution.as_ref()) && self.answer_ms.is_none()
     }

@@ -94,7 +94,8 @@ pub(super) struct Model {
     /// instance; `None` if no rate can be computed.
     pub(super) operations_per_second: Option<f64>,
     counted: BTreeMap<String, Counted>,
-    /// The number of refreshes that were due since the last responses while requests were pending.
+    /// Number of refreshes since the last responses that were skipped, because requests were still
+    /// pending.
     pub(super) ticks_without_reply: u64,
     /// True if at least one instance replied to the last status request.
     pub(super) has_figures: bool,

@@ -72,8 +72,8 @@ impl<'a> Renames<'a> {
     /// True if `shape`, a shape of the later period, had another text in the earlier period. There
     /// are two cases. Either the earlier period has a shape with the same id. Or it has a shape
     /// with a similar text, and operations have moved to the later text. Two texts are similar if
-    /// they differ only in names that one of them replaces by `*`. `load` is the load of the later
-    /// period, divided by the load of the earlier period.
+    /// they differ only in names that one of them replaces by `*`. `load` is the drift of the
+    /// operations per second: the change that all shapes have in common, later divided by earlier.
     pub(super) fn occurred_before(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(other, shape, load);
         self.before.has(shape) || self.find_alike(&self.before, shape, have_moved)
@@ -86,8 +86,8 @@ impl<'a> Renames<'a> {
         self.now.has(shape) || self.find_alike(&self.now, shape, have_moved)
     }
 
-    /// True if operations may have moved from the shape `from` to the shape `to`. Then `from` has
-    /// lost, and `to` has gained, at least half of the operations per second that can have moved.
+    /// True if operations may have moved from the shape `from` to the shape `to`: `from` has lost,
+    /// and `to` has gained, at least half of the operations per second that can have moved.
     /// Without this check, two different shapes could look like one shape with a changed text, for
     /// example with the fields `a.*` (for `a.2026`) and `a.total`. Names such as years count as
     /// data immediately, so `a.*` can occur in both periods.
