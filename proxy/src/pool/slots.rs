@@ -524,15 +524,17 @@ impl Slots {
         if running.hold == Hold::Slot {
             self.unchanged_since = now;
         }
-        // An operation that has waited for a slot may exceed its time limit soon after it begins.
-        // Its reply says nothing about the server, so it counts neither as late nor as completed.
+        // An operation that has waited for a slot may exceed its time limit soon after it begins,
+        // and its client may leave then. Its reply says nothing about the server, so it counts
+        // neither as late nor as completed.
         let factor = if usage.has_expired { 1 } else { LATE_FACTOR };
         let is_slow =
             |times: &ServerTimes| server_time >= times.median().unwrap_or_default() * factor;
-        let is_late = (usage.is_late || usage.has_expired) && is_slow(&self.times);
+        let is_useless = usage.is_late || usage.has_expired;
+        let is_late = is_useless && is_slow(&self.times);
         let sample = &mut self.window.sample;
         let is_comparable = !usage.is_streamed && running.epoch == self.window.epoch;
-        let is_completed = is_comparable && !usage.has_expired;
+        let is_completed = is_comparable && !is_useless;
         if is_comparable && is_late {
             sample.late += 1;
         } else if let Some(shape) = running.shape.filter(|_| is_completed) {

@@ -41,6 +41,7 @@ pub(crate) fn run(scenario: &Scenario, policy: Policy, from: f64, to: f64, seed:
         mixes: scenario.mixes.clone(),
         users: scenario.users,
         timeout_us: scenario.timeout_ms * 1e3,
+        clients_leave: scenario.clients_leave,
         network_us: scenario.network_ms * 1e3,
     };
     let record = Record {

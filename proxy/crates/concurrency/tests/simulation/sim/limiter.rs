@@ -13,21 +13,20 @@
 //!   `connections_per_second`.
 //! - Streamed replies. The controller does not use their times.
 //!
-//! Two other differences matter for clients that have a timeout:
-//!
-//! - No client leaves before its reply, so each late operation has exceeded its time limit
-//!   (`maxTimeMS`). If clients leave, a real proxy counts an operation as late only if it took at
-//!   least four times the median. So it counts useless operations as completed.
-//! - The wait and the server time of an operation each have the full timeout, and a waiting
-//!   operation whose timeout has passed leaves the queue when it would begin. With one timeout for
-//!   the sum of both, each operation would begin just before its timeout in a lasting overload. So
-//!   almost every reply would be late at every limit.
+//! One other difference matters for clients that have a timeout: the wait and the server time of an
+//! operation each have the full timeout, and a waiting operation whose timeout has passed leaves the
+//! queue when it would begin. With one timeout for the sum of both, each operation would begin just
+//! before its timeout in a lasting overload. So almost every reply would be late at every limit.
 
 use std::{collections::VecDeque, time::Duration};
 
 use seawall_concurrency::{
     Controller, Decision, Epoch, Exemption, Kept, Sample, ServerTimes, ShapeGroups,
 };
+
+/// An operation whose client has left counts as late only if it took at least this many times the
+/// median server time.
+const LATE_FACTOR: u32 = 4;
 
 /// Time to establish one connection, in µs. A limiter establishes one connection at a time.
 pub(crate) const GROW_US: f64 = 5_000.0;
@@ -225,13 +224,22 @@ impl Limiter {
         let time = us(end.server_us);
         if end.epoch != self.epoch() {
             self.sample.uncompared += 1;
-        } else if end.is_late {
+        } else if end.is_late && self.is_slow(end, time) {
             self.sample.late += 1;
+        } else if end.is_late {
+            self.sample.uncompared += 1;
         } else {
             self.times.record(time);
             let group = self.groups.record(end.shape, time);
             self.sample.record(group, time, end.at_low_load);
         }
+    }
+
+    /// True if a late operation took so long that its time says something about the server. If its
+    /// client has left, it may have left because of an earlier wait.
+    fn is_slow(&self, end: &End, time: Duration) -> bool {
+        let factor = if end.has_left { LATE_FACTOR } else { 1 };
+        time >= self.times.median().unwrap_or_default() * factor
     }
 
     /// Returns the long operations that become exempt now: the limit no longer counts them. There
@@ -310,8 +318,10 @@ pub(crate) struct End {
     pub(crate) server_us: f64,
     pub(crate) at_low_load: bool,
     pub(crate) is_exempt: bool,
-    /// True if the operation exceeded its time limit.
+    /// True if the operation exceeded its time limit, or its client has left.
     pub(crate) is_late: bool,
+    /// True if the client has left.
+    pub(crate) has_left: bool,
 }
 
 fn us(us: f64) -> Duration {

@@ -117,6 +117,7 @@ pub(crate) struct Load {
     pub(crate) mixes: Vec<Vec<OperationKind>>,
     pub(crate) users: usize,
     pub(crate) timeout_us: f64,
+    pub(crate) clients_leave: bool,
     pub(crate) network_us: f64,
 }
 
@@ -506,6 +507,7 @@ impl World {
             at_low_load: operation.at_low_load,
             is_exempt: operation.is_exempt,
             is_late,
+            has_left: is_late && self.load.clients_leave,
         };
         self.limiters[limiter].end(&end, self.now);
         if !is_late {
