@@ -150,7 +150,7 @@ impl Batch {
 pub(super) struct EndQueue {
     state: Mutex<EndQueueState>,
     pushed: Notify,
-    /// Counts attempts to end reads that failed. At most one a minute is logged.
+    /// Counts failed attempts to end reads. At most one a minute is logged.
     pub(super) failures: OccasionalLog,
 }
 
@@ -205,7 +205,7 @@ impl EndQueue {
         state.is_running
     }
 
-    /// Counts an attempt to end reads at `server` that failed, and logs at most one a minute.
+    /// Counts a failed attempt to end reads at `server`, and logs at most one a minute.
     fn log_failure(&self, server: &ServerAddress, error: &EndError) {
         if let Some(attempts) = self.failures.count(Instant::now()) {
             tracing::warn!(%server, %error, attempts, "could not kill the reads of disconnected clients");

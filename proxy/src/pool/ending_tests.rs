@@ -236,8 +236,8 @@ async fn a_read_that_ends_before_kill_op_arrives_is_not_counted_as_killed() {
     assert!(text.contains(expected), "{text}");
 }
 
-/// Seawall sends `killOp` on an extra connection outside the pool. For example, this connection has
-/// lost its user, and a new connection has the user again.
+/// Seawall sends `killOp` on an extra connection outside the pool. The server refuses, for example,
+/// if this connection is no longer logged in. A new connection logs in again.
 #[tokio::test(start_paused = true)]
 async fn the_connection_for_kill_op_is_closed_if_the_server_refuses_to_list_the_operations() {
     let (scene, user) = (Scene::new().await, identity("u"));

@@ -118,7 +118,7 @@ pub(super) struct Inner {
     was_urgent: bool,
     /// While all slots are taken, [`Slots::may_exceed`] still allows some users to run an
     /// operation. The next search for such users in a list of `ready` begins at this position. All
-    /// lists have this position in common.
+    /// lists share this position.
     examined: usize,
     /// Number of waiters of all users.
     waiting: usize,
@@ -413,9 +413,8 @@ impl Inner {
     }
 
     /// Updates the concurrency limit. Then gives free slots to waiters, and establishes connections
-    /// for waiters. Returns `None` if there is no limit, or if no operation that needs a slot runs
-    /// or waits and none has ended since the last update. In both cases, no update is needed until
-    /// [`Todo::must_wake_ticks`] is true.
+    /// for waiters. Returns `None` if there is no limit, or if [`Slots::is_idle`] is true. In both
+    /// cases, no update is needed until [`Todo::must_wake_ticks`] is true.
     pub(super) fn tick(&mut self, now: Instant) -> Option<(Update, Todo)> {
         if self.slots.is_idle() {
             self.slots.sleep();

@@ -47,7 +47,7 @@ const SHORT_SLICE: Duration = Duration::from_millis(100);
 const SHORTEST_SLICE: Duration = Duration::from_millis(25);
 
 /// If the reply has not begun after twice the length of the slice plus this time, the turn of the
-/// server may end. If the turn must continue, Seawall checks again each time this time has passed.
+/// server may end. If the turn must continue, Seawall checks again at intervals of this length.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Users without permits and without waiting operations are removed only if at least this number of
@@ -186,8 +186,8 @@ impl Lane {
         self.permits.load(Ordering::Relaxed)
     }
 
-    /// The length of the slice of an operation of this user. Waiting operations of other users
-    /// count only if a turn of the server is all that they need.
+    /// The length of the slice of an operation of this user. A waiting operation of another user
+    /// counts only if it already has a turn of its user.
     fn slice(&self, user: &UserTurns) -> Duration {
         let of_server = self.waiting.load(Ordering::Relaxed);
         let still_waiting = of_server + user.waiting.load(Ordering::Relaxed);

@@ -459,7 +459,7 @@ impl ServerPool {
 
     /// Checks out a connection authenticated as `identity`, and a slot or a reserved slot if
     /// `demand` needs one. Waits until `deadline`, but at most [`Limits::wait_queue_timeout`]. Free
-    /// slots pass to the users round-robin. Among one user's waiters, the addresses are served
+    /// slots go to the users round-robin. Among one user's waiters, the addresses are served
     /// round-robin, and the waiters of each address in order of arrival. If the wait queue is full,
     /// one operation is refused: a waiting operation that this operation may replace (see
     /// `Inner::make_room_in_queue`), or else this operation.
@@ -582,8 +582,8 @@ impl ServerPool {
         self.inner.lock().has_waiting()
     }
 
-    /// True if further operations, as many as the lane has permits, may begin to wait for data now.
-    /// At least half of the connections to the server must then still be left for other operations.
+    /// True if the waits for data leave at least half of the connections to the server for other
+    /// operations, even if the lane now gives all its permits to further waits.
     pub(crate) fn has_room_for_waits(&self) -> bool {
         let (waits, _) = self.lane.counts();
         let max = self.inner.lock().max_server_connections();

@@ -561,9 +561,9 @@ async fn pass_time(time: Duration) {
     run_tasks().await;
 }
 
-/// Two operations of half a window each run one after another on one connection, and at each time
-/// another operation waits. So the window has one completed operation, which took as long as it
-/// waited.
+/// Two operations run one after another on one connection, each for half a window. Another
+/// operation always waits. In the window, one operation completes, and one operation begins after a
+/// wait of half a window.
 #[tokio::test]
 async fn a_decision_on_the_concurrency_limit_is_logged_at_debug_with_the_measurements() {
     let log = MemoryLog::default();

@@ -651,8 +651,8 @@ impl Slots {
         })
     }
 
-    /// True if no operation that needs a slot runs or waits, and none has ended since the last
-    /// update.
+    /// True if no operation that needs a slot runs or waits, and no result of an operation was
+    /// counted since the last update.
     pub(super) fn is_idle(&self) -> bool {
         let sample = &self.window.sample;
         let has_recent = sample.completed() + sample.late + sample.uncompared > 0;

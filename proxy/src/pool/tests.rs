@@ -544,7 +544,7 @@ async fn client_addresses_of_one_user_get_connections_in_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_drops_a_waiter_to_make_room_for_another_address_or_user() {
+async fn a_full_queue_removes_a_waiter_to_make_room_for_another_address_or_user() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
     let _held: Vec<_> = (0..3).map(|_| obtain(&mut inner, &user, now)).collect();
     let _waits: Vec<_> = (0..8)

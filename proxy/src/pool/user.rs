@@ -163,9 +163,9 @@ impl User {
         nothing + urgent.min(urgent_slots) + ordinary.min(left)
     }
 
-    /// True if more urgent operations of the user wait than it has available and pending
-    /// connections. Then a connection of the reserve may be established. Waiting commands of
-    /// Seawall itself count here only if one of them is late.
+    /// True if the user has more waiting urgent operations than available and pending connections.
+    /// Then a connection of the reserve may be established. Waiting commands of Seawall itself
+    /// count here only if one of them is late.
     pub(super) fn lacks_urgent_connection(&self) -> bool {
         let own = match self.has_late_command {
             true => self.waiters.len_of(Need::Nothing),

@@ -102,9 +102,8 @@ impl Inner {
     }
 
     /// Returns the next user in `turns` that needs another connection and whose own limits allow
-    /// one. Skips users for which `waits_since` returns `None`. Also returns the time that
-    /// `waits_since` returned for the user: the time since which an operation of the user has
-    /// waited.
+    /// one. Skips users for which `waits_since` returns `None`. Also returns the result of
+    /// `waits_since` for the user: the arrival time of one of its waiters.
     fn next_to_grow(
         &mut self,
         waits_since: impl Fn(&User) -> Option<Instant>,
