@@ -96,8 +96,8 @@ const MAX_LATENCY_INTERVAL: Duration = Duration::from_secs(120);
 /// Tolerance when the start of a window is compared with the moment at which the limit changed.
 const TOLERANCE: Duration = Duration::from_millis(1);
 
-/// If the rate of completed work differs by about this share or more from its average since the
-/// limit settled, it has changed. If it has changed in `CHANGED_SLICES` consecutive slices, the
+/// The rate of completed work has changed if it differs by about this share or more from its
+/// average since the limit settled. If it has changed in `CHANGED_SLICES` consecutive slices, the
 /// search for the best limit begins again. The controller compares the logarithms of the rates.
 const RATE_CHANGE: f64 = 0.25;
 const CHANGED_SLICES: u32 = 8;

@@ -142,7 +142,8 @@ pub struct Inputs {
     /// Number of replies in the window that arrived too late to be useful
     /// ([`Sample::late`](crate::Sample::late)).
     pub late: u64,
-    /// Mean time that the completed operations waited because of the limit.
+    /// Sum of the waits of the operations that began in the window, divided by the number of
+    /// completed operations.
     pub mean_wait: Duration,
     /// Mean server time of the completed operations: from sending the command to the end of the
     /// reply.

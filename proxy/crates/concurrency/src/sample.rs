@@ -55,11 +55,11 @@ pub struct Sample {
     /// Number of replies whose times cannot be compared, for example because a slow client decided
     /// how long the operation took. They show only that the server replies.
     pub uncompared: u64,
-    /// The sum of the times that operations waited because of the limit. The time of each wait is
-    /// added when the wait ends.
+    /// The sum of the times that operations waited, because of the limit or for a connection. The
+    /// wait of an operation is added when the operation begins.
     pub wait_time: Duration,
-    /// The part of the window in which at least one operation waited: either because of the limit,
-    /// or because a connection was being established.
+    /// The part of the window in which at least one operation waited, because of the limit or for a
+    /// connection.
     pub time_with_waiting: Duration,
     /// Number of operations that wait at the end of the window.
     pub waiting: u64,

@@ -49,8 +49,8 @@ pub(crate) enum Search {
         down_failed: bool,
         /// Number of consecutive trials whose limit was kept.
         kept: u32,
-        /// The end of the first window of this search in which operations waited all the time,
-        /// since the load began. `None` until then.
+        /// The end of the first window in which operations waited all the time. Windows before this
+        /// search, or before the current load, do not count. `None` until there is such a window.
         since: Option<Duration>,
     },
     /// Trials with a small step, from time to time.

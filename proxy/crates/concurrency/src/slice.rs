@@ -51,7 +51,7 @@ impl Slice {
         self.time_with_waiting >= self.length.mul_f64(ALL_THE_TIME)
     }
 
-    /// True if operations spend most of their time waiting because of the limit. Shorter waits are
+    /// True if operations spend more than half of their time waiting to begin. Shorter waits are
     /// not worth a trial, because a trial that fails makes operations wait.
     pub(crate) fn has_long_waits(&self) -> bool {
         self.wait_time > self.total_time / 2

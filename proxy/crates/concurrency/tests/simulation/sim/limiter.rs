@@ -133,7 +133,7 @@ impl Limiter {
     }
 
     /// The user whose next operation may begin; `None` if no waiting operation may begin. Free
-    /// slots go to the users in rotation.
+    /// slots go to the users round-robin.
     pub(crate) fn next_user(&self) -> Option<usize> {
         let users = self.queues.len();
         let mut waiting = (0..users)

@@ -505,7 +505,7 @@ fn election() -> Scenario {
         steady_at: 20.0,
         event: Some((20.0, 30.0)),
         // The limits are about 4, so a trial of one more slot is a swing of a quarter or a third.
-        // The value is that of the last of 50 proxies.
+        // The settling time is that of the last of the 50 proxies.
         each: Least {
             swing: 0.34,
             settling_s: 18.0,

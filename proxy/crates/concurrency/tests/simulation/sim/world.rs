@@ -56,8 +56,8 @@ const SHARD_SLOTS: usize = 8;
 pub(crate) enum Change {
     Cores(f64),
     Stall(bool),
-    /// All proxies reset their limits: after a clear of their pools they keep nothing, and after an
-    /// election the times without load.
+    /// All proxies reset their limits. After a clear of their pools, they keep nothing. After an
+    /// election, they keep the server times without load.
     Reset(Kept),
     Contention(Contention),
     /// Share of operations that read from a disk. Such an operation takes 5 ms more.
