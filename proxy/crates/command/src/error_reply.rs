@@ -47,8 +47,8 @@ pub const API_STRICT_ERROR: i32 = 323;
 pub const MECHANISM_UNAVAILABLE: i32 = 334;
 /// Code 352, `UnsupportedOpQueryCommand`.
 pub const UNSUPPORTED_OP_QUERY_COMMAND: i32 = 352;
-/// Code 462, `IngressRequestRateLimitExceeded`: Seawall replies with this code when it is
-/// overloaded, but only to clients that announced `backpressure` in `hello`.
+/// Code 462, `IngressRequestRateLimitExceeded`: Seawall replies with this code if an operation got
+/// no permit or connection, but only to clients that announced `backpressure` in `hello`.
 pub const INGRESS_RATE_LIMIT_EXCEEDED: i32 = 462;
 /// Code 11600, `InterruptedAtShutdown`.
 pub const INTERRUPTED_AT_SHUTDOWN: i32 = 11_600;

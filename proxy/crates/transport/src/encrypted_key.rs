@@ -64,8 +64,8 @@ impl Pem<'_> {
             path: self.path.to_owned(),
             source,
         };
-        // A key is shorter than before its encryption, so the string never grows. Growing would
-        // leave a copy of a key in memory that is not erased.
+        // A decrypted key is shorter than its encrypted form, so the string never grows. Growing
+        // would leave a copy of a key in memory that is not erased.
         let capacity = self.content.len().saturating_mul(2);
         let mut content = Zeroizing::new(String::with_capacity(capacity));
         content.push_str(self.content);

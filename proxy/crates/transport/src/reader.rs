@@ -68,7 +68,7 @@ const STREAM_SHARE_BYTES: usize = 2 * HEAD_BYTES + READ_AHEAD_BYTES + PIECE_BYTE
 
 /// Maximum number of bytes that each reader may hold without charging them to the memory budget:
 /// the beginning of an incomplete message, or bytes that the client has sent after a complete
-/// message. Nearly all requests are smaller, and the readers of 18,000 connections together hold at
+/// message. Nearly all commands are smaller, and the readers of 18,000 connections together hold at
 /// most about 70 MiB without a charge.
 pub(crate) const FREE_BYTES: usize = 4 * 1024;
 

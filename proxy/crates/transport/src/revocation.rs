@@ -126,7 +126,7 @@ fn partition_of_list<'a>(list: &'a CertificateRevocationList<'_>) -> Option<&'a 
 }
 
 /// True if a list has only certificates of authorities. Such a list does not show if the
-/// certificate of a peer was revoked, and rustls does not use it for one.
+/// certificate of a peer was revoked, so rustls does not use the list for peers.
 fn has_only_authorities(list: &CertificateRevocationList<'_>) -> bool {
     list.extensions().iter().any(|extension| {
         matches!(
@@ -353,7 +353,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Such a list does not show if the certificate of a peer was revoked.
+    /// A list of authorities' certificates does not show if the certificate of a peer was revoked.
     #[test]
     fn a_revocation_list_that_has_only_certificates_of_authorities_does_not_count() {
         let (issuer, certificate) = authority("clients");

@@ -517,9 +517,9 @@ pub(super) async fn run_step(
     }
 }
 
-/// The `hello` of Seawall's own connections. Its metadata names Seawall; the clients' metadata is
-/// sent with each operation. The command has the legacy name `isMaster`, because servers before
-/// 4.4.2 do not know `hello`.
+/// The `hello` of Seawall's own connections. Its metadata names Seawall. If so configured, Seawall
+/// sends a client's metadata with each of the client's operations (`$client`). The command has the
+/// legacy name `isMaster`, because servers before 4.4.2 do not know `hello`.
 pub(super) fn hello() -> RawDocumentBuf {
     rawdoc! {
         "isMaster": 1,

@@ -279,7 +279,7 @@ impl ResolvesClientCert for ClientCertificate {
     }
 }
 
-/// Whether the server of a TLS connection has asked for a client certificate.
+/// Shows if the server of a TLS connection has asked for a client certificate.
 pub(super) struct CertificateRequest {
     certificate: Arc<ClientCertificate>,
     /// True if the server has asked for a certificate in this connection's handshake.
@@ -301,8 +301,7 @@ impl CertificateRequest {
     /// `error` is an error of the handshake or of the first command. If a refused or missing
     /// certificate can be its cause, the returned error also says so. The first command can fail
     /// for this reason: with TLS 1.3, a server refuses a certificate only after the client has
-    /// completed the handshake. A mongod refuses it only then with every version of TLS, and sends
-    /// no alert.
+    /// completed the handshake. A mongod does this with every version of TLS, and sends no alert.
     pub(super) fn explain(self, error: io::Error) -> io::Error {
         let certificate = &self.certificate;
         let was_requested = certificate.was_requested.load(Ordering::Relaxed);
