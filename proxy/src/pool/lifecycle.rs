@@ -38,8 +38,8 @@ impl ServerPool {
     /// Records that a connection of `generation` ended during an operation of `identity`. If the
     /// result is [`Suspicion::Failed`], the caller must call [`ServerPool::clear`]. If it is
     /// [`Suspicion::Probe`], the caller must send a probe, and then call [`ServerPool::recover`] or
-    /// [`ServerPool::clear`]. Until then, the pool hands out no connection, unless it became
-    /// suspect shortly before.
+    /// [`ServerPool::clear`]. Until then, the pool hands out no connection. But a ready pool that
+    /// last became suspect less than 100 ms ago stays ready.
     pub(crate) fn suspect(&self, generation: Generation, identity: &Identity) -> Suspicion {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let mut inner = self.inner.lock();

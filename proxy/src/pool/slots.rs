@@ -156,7 +156,8 @@ pub(super) enum ResetCause {
 }
 
 impl ResetCause {
-    /// What the reset keeps. An election does not change the times of operations without load.
+    /// The knowledge that the reset keeps. An election does not change the times of operations
+    /// without load.
     fn kept(self) -> Kept {
         match self {
             Self::ServerType => Kept::UnloadedTimes,

@@ -129,7 +129,7 @@ impl User {
     }
 
     /// Number of waiting commands of Seawall itself for which Seawall must not establish a
-    /// connection, because the login would fail. A failed login would close all clients of the
+    /// connection, because the login would fail. A failed login would disconnect all clients of the
     /// user, although the user's open connections stay logged in. So the commands wait for one of
     /// these connections.
     fn commands_without_login(&self) -> usize {

@@ -153,7 +153,7 @@ pub struct Controller {
     last_error: f64,
 }
 
-/// What a reset of a [`Controller`] keeps.
+/// The knowledge that a reset of a [`Controller`] keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// Nothing. For example, a restarted server has a cold cache, so its operations take longer

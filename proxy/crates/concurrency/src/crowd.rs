@@ -86,10 +86,10 @@ struct Cap {
 /// crowded.
 #[derive(Clone, Copy, Debug)]
 struct Yielding {
-    /// The limit that the controller restores if throughput is lost. After two or more checks of
-    /// the throughput, it is the limit at the check before the last one; until then, it is the
-    /// limit before the first step. The limit at the last check may be too low, because the
-    /// smoothed rate showed only a part of the loss at that check.
+    /// The limit that the controller restores if throughput is lost: the limit at the check before
+    /// the last check, or the limit before the first step if there were fewer than two checks. The
+    /// limit at the last check may be too low, because the smoothed rate showed only a part of the
+    /// loss at that check.
     earlier_limit: u32,
     /// The limit and the rate at the last check. Before the first check: the limit and the rate
     /// before the first step.

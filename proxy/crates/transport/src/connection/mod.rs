@@ -82,7 +82,7 @@ pub struct Connection {
     pub max_wire_version: i32,
     /// True if the server is known not to support the command name `hello`.
     pub lacks_hello: bool,
-    /// The compressor for requests; `None` if none was negotiated with the server.
+    /// The compressor for commands; `None` if none was negotiated with the server.
     pub compressor: Option<Compressor>,
     /// The pool's generation when the connection was established.
     pub generation: Generation,

@@ -1,7 +1,7 @@
 //! The part of a proxy that keeps the operations of one server within the limit.
 //!
-//! The limiter follows the rules of a real proxy (`proxy/src/pool/slots.rs`). These parts of a real
-//! proxy are left out, because they do not matter for the compared results:
+//! The limiter follows the rules of a real proxy (`proxy/src/pool/slots.rs`). It omits these parts
+//! of a real proxy, because they do not matter for the compared results:
 //!
 //! - The reserve of slots and connections. Only commands such as commits use it, and no scenario
 //!   has such commands.
