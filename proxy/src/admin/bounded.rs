@@ -1,11 +1,12 @@
 //! A listener for HTTP with a maximum number of connections. If a caller connects while the maximum
-//! is reached, [`accept`] evicts (closes) a connection of the address with the most connections. So
-//! one address cannot lock out others, for example health checks. An evicted connection is closed
-//! even while the handler of its request still runs, because eviction wakes the connection's task.
-//! A connection is also evicted if too many bytes of replies wait until their callers read them. A
-//! connection on which nothing is read or written for some time is closed too. While a caller does
-//! not read its replies, Seawall reads nothing from it. While a caller performs its TLS handshake,
-//! the listener accepts further connections.
+//! is reached, [`accept`] evicts (closes) a connection of the address with the most connections. If
+//! the caller's address has about as many connections, `accept` closes the new connection instead.
+//! So one address cannot lock out others, for example health checks. An evicted connection is
+//! closed even while the handler of its request still runs, because eviction wakes the connection's
+//! task. A connection is also evicted if too many bytes of replies wait until their callers read
+//! them. A connection on which nothing is read or written for some time is closed too. While a
+//! caller does not read its replies, Seawall reads nothing from it. While a caller performs its TLS
+//! handshake, the listener accepts further connections.
 
 use std::{
     fmt,
@@ -48,8 +49,8 @@ const MAX_SOCKETS: usize = MAX_CONNECTIONS + 8;
 /// the wait for earlier reloads, so that the caller gets the reply.
 const MAX_IDLE: Duration = Duration::from_secs(120);
 
-/// Maximum size of the replies that wait until their callers read, of all connections of one HTTP
-/// listener, in bytes. A scrape has up to 6 MB, and a list of shapes has more.
+/// Maximum bytes of replies that wait until their callers read them, for all connections of one
+/// HTTP listener together. A scrape has up to 6 MB, and a list of shapes has more.
 const MAX_UNREAD_BYTES: usize = 64 << 20;
 
 /// Performs the TLS handshake of a caller within a time limit. Without TLS, there is no handshake.
@@ -298,9 +299,9 @@ impl Connection {
         self.progress(written, cx)
     }
 
-    /// Counts the reply, which waits until the caller reads. If too many bytes wait, closes the
-    /// oldest connection of the address with the most connections, or fails if no address has at
-    /// least two connections more than the caller's address.
+    /// Counts the bytes of the reply, which wait until the caller reads. If too many bytes wait,
+    /// closes the oldest connection of the address with the most connections, or fails if no
+    /// address has at least two connections more than the caller's address.
     fn hold_reply(&mut self) -> io::Result<()> {
         self.is_held = true;
         let bytes = self.reply_bytes.min(MAX_UNREAD_BYTES);

@@ -181,8 +181,8 @@ enum Chunk {
 impl Content {
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
         loop {
-            // If the directory does not respond, reads do not end. So each read takes a place. The
-            // number of places limits the number of reads that hang.
+            // If the directory does not respond, reads do not end. So each read takes a permit. The
+            // number of permits limits the number of reads that hang.
             let places = Arc::clone(&self.state.capture_places);
             let place = places.acquire_owned().await.ok()?;
             let request = Presented::of_parts(&self.request);

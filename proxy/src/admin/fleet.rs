@@ -2,12 +2,12 @@
 //! of its peers.
 //!
 //! Seawall builds its own reply first. For this, the request must pass the guard. So a caller
-//! without access cannot make Seawall send requests to peers. Then the same request, without
-//! `instances`, goes to all peers at the same time. All of this runs on the control plane (the
-//! threads that serve no clients), and everything has a limit: the time and the size of a peer's
-//! reply, the requests in flight per peer, the memory for all replies, and the number of merges. A
-//! peer that did not reply gets no request for some seconds. Otherwise it would delay every further
-//! request.
+//! without access cannot make Seawall send requests to peers. Then Seawall sends the request to all
+//! peers at the same time, with the query that a merge needs. All of this runs on the control plane
+//! (the threads that serve no clients), and everything has a limit: the time and the size of a
+//! peer's reply, the requests in flight per peer, the memory for all replies, and the number of
+//! merges. A peer that did not reply gets no request for some seconds. Otherwise it would delay
+//! every further request.
 
 mod endpoints;
 mod live;
@@ -39,10 +39,10 @@ use super::{AdminState, Refused, insight::NO_SUCH, work};
 /// in flight.
 const PEER_LIMIT: Duration = Duration::from_secs(3);
 
-/// Time for which a peer gets no requests after it has refused the token, or has sent no complete
-/// reply of at most [`MAX_REPLY_BYTES`] in time. No pause follows after any other HTTP error status
-/// of a peer, after a reply that is not valid JSON or found no free memory, or after a request that
-/// ran out of time because it had waited for other requests.
+/// Time for which a peer gets no requests after one of these failures: the peer has refused the
+/// token, or has sent no complete reply of at most [`MAX_REPLY_BYTES`] in time. No pause follows
+/// after other failures: another HTTP error status, a reply that is not valid JSON, a reply for
+/// which no memory is free, or a request that ran out of time because it waited for other requests.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Maximum number of requests in flight to one peer.
@@ -68,10 +68,10 @@ const MAX_MERGED: usize = 8;
 /// `other` has the sums of the figures of all shapes that the reply does not list.
 const ROWS_OF_INSTANCE: usize = 1_000;
 
-/// The error text for a peer whose reply found no free memory (see [`MAX_MEMORY_BYTES`]).
+/// The error text if no memory is free for a peer's reply (see [`MAX_MEMORY_BYTES`]).
 const NO_MEMORY: &str = "the memory for the replies of peers was used up by other requests";
 
-/// The error text for a peer to which a request was late, because [`MAX_IN_FLIGHT`] other requests
+/// The error text if a request to a peer ran out of time, because [`MAX_IN_FLIGHT`] other requests
 /// were in flight.
 const NO_TIME: &str = "the time for the reply was used up by the wait for other requests";
 
@@ -116,7 +116,7 @@ struct Reply {
 /// The reason why a peer's reply could not be read.
 enum FetchError {
     Client(ClientError),
-    /// Replies that are not merged yet use the memory for replies (see [`MAX_MEMORY_BYTES`]).
+    /// Replies that are not merged yet use all memory for replies (see [`MAX_MEMORY_BYTES`]).
     NoMemory,
 }
 
@@ -191,8 +191,8 @@ impl Fleet {
         let reply = reply.await;
         let reply = match reply {
             Ok(reply) => reply,
-            // The peer had only a part of the time, so it gets the next request. If it does not
-            // reply at all, the requests that did not wait cause a pause.
+            // The peer had only a part of the time, so this causes no pause. If it does not reply
+            // at all, the requests that did not wait cause a pause.
             Err(_) if has_waited => return Err(NO_TIME.to_owned()),
             Err(_) => {
                 let address = peer.client.address().to_owned();
@@ -208,7 +208,7 @@ impl Fleet {
         }
         let error = match reply {
             Ok(reply) => return Ok(Some(reply)),
-            // The peer is not the cause, so it gets the next request.
+            // The peer is not the cause, so this causes no pause.
             Err(FetchError::NoMemory) => return Err(NO_MEMORY.to_owned()),
             Err(FetchError::Client(error)) => error,
         };

@@ -1,6 +1,7 @@
-//! Serves metrics, health checks and the JSON API over HTTP. Requests read snapshots. Two requests
-//! have an effect on clients: one starts a drain, the other reloads the configuration. Another
-//! request adds an annotation, and some requests start, stop and delete captures.
+//! Serves metrics, health checks and the JSON API over HTTP. Most requests only read snapshots. Two
+//! requests have an effect on clients: one starts a drain, the other reloads the configuration.
+//! Other requests add annotations, take CPU profiles, begin and end sessions of the dashboard, or
+//! start, stop and delete captures.
 
 mod annotations;
 mod bounded;
@@ -439,7 +440,7 @@ fn status_of(state: &AdminState) -> seawall_api::Status {
 }
 
 /// Runs a task of some milliseconds on a thread where blocking is allowed. At most [`MAX_REQUESTS`]
-/// tasks run at the same time, including tasks whose clients have disconnected.
+/// tasks run at the same time, including tasks whose callers have disconnected.
 async fn work<T: Send + 'static>(
     state: &Arc<AdminState>,
     task: impl FnOnce(&AdminState) -> T + Send + 'static,
@@ -450,7 +451,7 @@ async fn work<T: Send + 'static>(
 }
 
 /// Runs a task on a thread where blocking is allowed. `place` is free again when the task has
-/// ended, even if the client has disconnected earlier.
+/// ended, even if the caller has disconnected earlier.
 async fn work_in<T: Send + 'static>(
     place: OwnedSemaphorePermit,
     state: &Arc<AdminState>,

@@ -41,7 +41,7 @@ pub(super) struct Parameters {
 }
 
 /// Takes a profile that begins now, and returns a flame graph as SVG. The profile ends early if the
-/// client disconnects.
+/// caller disconnects.
 pub(super) async fn profile(
     State(state): State<Arc<AdminState>>,
     Query(parameters): Query<Parameters>,

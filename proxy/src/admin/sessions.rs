@@ -107,8 +107,8 @@ fn hash(id: &str) -> [u8; 32] {
 }
 
 /// The name of the cookie for a request. If the request names a port, the port is a part of the
-/// name, because a browser keeps one cookie of each name for all ports of a host. With the same
-/// name, a login to another Seawall on this host would end the session of this one in the browser.
+/// name, because a browser keeps one cookie of each name for all ports of a host. Without the port,
+/// a login to another Seawall on the same host would replace this cookie.
 pub(super) fn cookie_name(headers: &HeaderMap) -> String {
     let host = headers.get(header::HOST);
     let host = host.and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());

@@ -628,7 +628,7 @@ async fn the_live_check_fails_after_ten_seconds_without_progress_of_the_threads(
 }
 
 #[tokio::test]
-async fn the_status_has_the_reason_of_the_health_check_that_is_not_ready() {
+async fn the_status_has_the_reason_why_the_readiness_check_fails() {
     let state = Arc::new(AdminState {
         credentials: Box::new(|| "auto"),
         ..state()

@@ -102,14 +102,14 @@ impl Asset {
     }
 }
 
-/// True if `known`, the entity tag of the client's copy, equals `tag` or is `*`. A cache may have
+/// True if `known`, the entity tag of the caller's copy, equals `tag` or is `*`. A cache may have
 /// marked `known` as weak.
 fn is_same(known: &str, tag: &str) -> bool {
     let known = known.trim();
     known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag
 }
 
-/// True if the client accepts `gzip`. A quality of 0 means that the client does not accept `gzip`.
+/// True if the caller accepts `gzip`. A quality of 0 means that the caller does not accept `gzip`.
 fn accepts_gzip(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(header::ACCEPT_ENCODING).iter();
     let mut codings = accepted

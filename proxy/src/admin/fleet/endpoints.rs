@@ -26,8 +26,8 @@ pub(super) struct Endpoint {
 }
 
 /// Merges the replies of all instances into one JSON text. `None` if no instance has sent a valid
-/// reply with figures. Fails if a peer without a valid reply may have the shape or namespace that
-/// another instance does not have, or if the merged reply cannot be encoded.
+/// reply with figures. Fails if no instance has the requested shape or namespace but a peer without
+/// a valid reply may have it, or if the merged reply cannot be encoded.
 type MergeReplies = fn(Vec<InstanceReply>, &Asked) -> Result<Option<Vec<u8>>, Refused>;
 
 /// The parameters of the caller's request that are applied to the merged reply.

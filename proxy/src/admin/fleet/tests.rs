@@ -78,7 +78,7 @@ fn requests_to_other_instances_have_the_parameters_that_a_merge_needs() {
 }
 
 #[test]
-fn errors_of_instances_are_reported_and_all_other_figures_are_summed() {
+fn failed_instances_are_reported_and_the_figures_of_all_others_are_summed() {
     let replies = [
         (OWN, Ok(json!({ "clients": 3, "version": "1.0.0" }))),
         ("http://b:1", Err("timed out")),
@@ -123,7 +123,7 @@ fn an_instance_without_operations_of_the_requested_shape_is_not_an_error() {
 }
 
 #[test]
-fn a_shape_that_a_peer_without_a_reply_may_have_is_not_reported_as_missing() {
+fn a_shape_is_not_reported_as_missing_if_a_peer_has_sent_no_valid_reply() {
     let endpoint = endpoint("/api/v1/shapes/00", Vec::new()).unwrap();
     for (reply, why) in [
         (Err("timed out"), "timed out"),
@@ -273,7 +273,7 @@ async fn an_instance_refuses_a_request_that_it_has_sent_to_itself() {
 
 /// Large replies to other requests can use all of the memory for replies.
 #[tokio::test]
-async fn a_peer_whose_reply_found_no_memory_gets_the_next_request() {
+async fn a_peer_is_not_paused_if_no_memory_is_free_for_its_reply() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let peer = Router::new().route("/api/v1/status", get(|| async { "{}" }));
@@ -292,7 +292,7 @@ async fn a_peer_whose_reply_found_no_memory_gets_the_next_request() {
 
 /// A request that waits for the end of other requests has less time for its own reply.
 #[tokio::test(start_paused = true)]
-async fn a_peer_with_too_many_requests_in_flight_gets_the_next_request() {
+async fn a_peer_is_not_paused_after_a_request_that_waited_too_long_for_other_requests() {
     let client = AdminClient::new("http://127.0.0.1:1", None, None).unwrap();
     let fleet = Fleet::new(vec![client]);
     let peer = &fleet.peers[0];

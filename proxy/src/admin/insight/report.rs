@@ -84,8 +84,8 @@ fn report_on(
 }
 
 /// The servers of a period, without `answer_ms` (the time until a server's reply begins). The
-/// history keeps the distribution of this time not in the series of the server, but in a series of
-/// its own: the phase `server` of the server's operations.
+/// history keeps the distribution of this time in a separate series: the phase `server` of the
+/// server's operations.
 fn servers(period: &Period, is_full: bool) -> Vec<seawall_api::Server> {
     let servers = period
         .series

@@ -15,8 +15,7 @@ use crate::topology::TopologyType;
 use seawall_api::millis;
 use seawall_insight::{RecurringStall, Stall, WaitingShape};
 
-/// A note in the reply. If the servers are routers, no counter explains a stall, and the reply has
-/// this note.
+/// The note in the reply if the servers are routers. No counter then explains a stall.
 const ROUTERS: &str = "routers (mongos) have no checkpoint, cache or ticket counters: stalls of the shards behind them \
                        are reported without a counter";
 
