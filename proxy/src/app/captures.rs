@@ -15,7 +15,6 @@ use crate::{
     topology::Topology,
 };
 
-/// Number of seconds in an hour.
 const HOUR_SECONDS: u64 = 3_600;
 
 /// Opens the captures. The header of each capture file contains the addresses and process ids of
@@ -90,8 +89,9 @@ pub(super) fn see(captures: &Captures, annotation: &Annotation) {
 }
 
 /// If events may begin captures (`capture.on`), makes sure that the latest operations are kept, so
-/// that a capture contains the operations before its event. Updates the metrics of captures, and
-/// starts to delete expired captures and to measure the others. Must be called once a second.
+/// that a capture contains the operations before its event. Updates the metrics of captures. When
+/// due, starts a task that deletes expired captures and measures the size of the others. Must be
+/// called once a second.
 pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
     shared.captures.prepare();
     exporter.update_capture_metrics(&shared.captures.figures());

@@ -13,8 +13,8 @@ use seawall_command::ReadPreference;
 use seawall_transport::connection::{Connector, ServerAddress};
 
 /// Connects to a host of the connection string, and selects the primary, a router or the standalone
-/// server. If there is a service account, logs in there as this account. Each of these steps may
-/// take `limit`.
+/// server. If there is a service account, logs in there as this account. Each of these steps takes
+/// at most `limit`.
 ///
 /// # Errors
 /// A text that describes the problem.

@@ -60,8 +60,8 @@ type BuiltOutgoing = (
 );
 
 /// The threads on which a reload opens and reads files, because a file system may hang. The slow
-/// log and the authorities of the operating system have separate threads, so that a slow log that
-/// hangs delays no reload that leaves the slow log as it is.
+/// log and the authorities of the operating system have separate threads: a slow log that hangs
+/// must not delay a reload that does not change the slow log.
 #[derive(Debug, Default)]
 pub(super) struct ReloadThreads {
     slow_log: LimitedThread,

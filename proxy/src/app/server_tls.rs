@@ -69,8 +69,10 @@ pub(crate) struct ServerTlsFiles {
 }
 
 impl ServerTlsFiles {
-    /// Reads the files that the connection string and `tls` name. A file in `tls` replaces the file
-    /// for the same purpose in the connection string. `None` if TLS is off.
+    /// Reads the files that the connection string names. A file in `tls`, which has been read with
+    /// the configuration, replaces the file for the same purpose in the connection string. If
+    /// neither names authorities, reads the authorities of the operating system. `None` if TLS is
+    /// off.
     ///
     /// # Errors
     /// If a file cannot be read, or the options contradict each other.
@@ -169,9 +171,9 @@ impl ServerTlsFiles {
     /// The directory of authorities that `SSL_CERT_DIR` or the operating system names. Seawall does
     /// not read this directory, and verifies servers with other authorities. `None` if there is no
     /// such directory, if the configuration names a file of authorities, or if servers are not
-    /// verified. Also `None` if `SSL_CERT_DIR` names no directory, and the operating system has a
-    /// file of authorities or has no authorities in its directory. This method may block, because
-    /// it lists the file names in the directory of the operating system.
+    /// verified. Without `SSL_CERT_DIR`, also `None` if the operating system has a file of
+    /// authorities, or has no authorities in its directory. This method may block, because it lists
+    /// the file names in the directory of the operating system.
     pub(crate) fn unread_directory(&self) -> Option<UnreadDirectory> {
         let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let named = match variable(ENV_CERT_FILE) {
@@ -419,8 +421,8 @@ impl App {
         reload.await
     }
 
-    /// The new password of the service account. `None` if it has not changed, or if more of the
-    /// connection string has changed than the passwords.
+    /// The new password of the service account. `None` if it has not changed, or if the connection
+    /// string has other changes than passwords.
     ///
     /// # Errors
     /// The problem if the connection string is invalid, or if a server refuses the password. If no

@@ -49,8 +49,8 @@ pub(super) struct RunningTls {
 pub(super) struct NewTls(Option<Arc<ClientTls>>);
 
 impl RunningTls {
-    /// Sets up TLS at the start. `section` is the key of the settings `tls` in the configuration,
-    /// for example `listen.tls`.
+    /// Sets up TLS at the start. `section` is the path of the TLS settings, for example
+    /// `listen.tls`.
     ///
     /// # Errors
     /// See [`StartError::ClientTls`].
