@@ -1,5 +1,5 @@
-//! The latest capture of this process. A reload can change the directory of captures or turn them
-//! off, but the capture that runs at this time stays in its directory.
+//! The latest capture of this process. A reload can change the directory of captures, or turn
+//! captures off. The capture that runs at that time stays in its directory.
 
 use std::sync::Arc;
 
@@ -23,8 +23,9 @@ impl Latest {
         latest.map(|latest| latest.1.clone())
     }
 
-    /// The latest capture, if it is in another directory than `current`; `None` also if there is
-    /// none, or if it cannot be read. Blocks for some file operations.
+    /// The latest capture, if it is not in the directory `current`. `None` if it is in this
+    /// directory, if there is no latest capture, or if it cannot be read. Blocks for some file
+    /// operations.
     pub(super) fn kept_outside(&self, current: Option<&Directory>) -> Option<Kept> {
         let latest = self.0.load_full()?;
         let (id, directory) = &*latest;

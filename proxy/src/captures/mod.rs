@@ -7,13 +7,13 @@
 //!
 //! One capture runs at a time. While no capture runs, and Seawall does not wait for an event that
 //! begins a capture, this module costs an operation one relaxed atomic load. An operation never
-//! waits for the queue or the disk. But while a capture runs, a large command of a captured client
-//! is read as a whole before it is forwarded. If the queue is full or the rate limit is reached,
-//! operations are omitted, and the file and the metrics report their number. If a write fails or
-//! the limit of bytes on disk is reached, the capture ends. A capture never contains logins,
-//! commands that may contain secrets, unknown commands, or the replies to all these commands. If
-//! redaction is on, the writer thread replaces the values in commands and replies before it writes,
-//! so no original value reaches the disk. This module does not use HTTP and does not select
+//! waits for the queue or the disk. But while a capture runs, a large command of a client that may
+//! be captured is read as a whole before it is forwarded. If the queue is full or the rate limit is
+//! reached, operations are omitted, and the file and the metrics report their number. If a write
+//! fails or the limit of bytes on disk is reached, the capture ends. A capture never contains
+//! logins, commands that may contain secrets, unknown commands, or the replies to these commands.
+//! If redaction is on, the writer thread replaces the values in commands and replies before it
+//! writes, so no original value reaches the disk. This module does not use HTTP and does not select
 //! servers.
 
 mod directory;
@@ -596,8 +596,8 @@ impl Captures {
     /// has only this capture. Blocks for some file operations.
     ///
     /// # Errors
-    /// If the configured directory cannot be read. If captures are off: if this process has started
-    /// no capture, or if its latest capture cannot be read, for example because it was deleted.
+    /// If the configured directory cannot be read. If captures are off, and this process has
+    /// started no capture or cannot read its latest capture, for example because it was deleted.
     pub fn list(&self) -> Result<Vec<CaptureState>, CaptureError> {
         let running = self.running.written.load_full();
         let directory = self.directory();

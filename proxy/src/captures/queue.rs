@@ -561,9 +561,9 @@ impl Queue {
         self.used_bytes.fetch_update(set, get, add).ok().map(drop)
     }
 
-    /// Adds a record, and then releases the lock of the queue (`state`). Only after this, the
-    /// records that are dropped are freed: to free many or large records takes long, and all
-    /// captured clients use this lock.
+    /// Adds a record, and then releases the lock of the queue (`state`). Dropped records are freed
+    /// after that, because freeing many or large records takes long, and all captured clients use
+    /// this lock.
     fn push(&self, mut state: MutexGuard<'_, QueueState>, content: Content, bytes: usize) {
         if state.end.is_some() {
             drop(state);

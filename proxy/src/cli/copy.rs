@@ -154,8 +154,9 @@ async fn options(uri: &str) -> Result<ClientOptions, CopyError> {
 }
 
 /// Fails if a member of the target's replica set is not on this machine. The driver replaces the
-/// addresses in the connection string by the members of the set, and writes to the primary. So each
-/// given server is asked for the members by a client that connects to no other server.
+/// addresses in the connection string by the members of the set, and writes to the primary. So this
+/// function asks each given server for the members, through a client that connects to no other
+/// server.
 async fn check_members(target: &ClientOptions) -> Result<(), CopyError> {
     if target.direct_connection == Some(true) || target.load_balanced == Some(true) {
         return Ok(());
@@ -220,7 +221,8 @@ async fn select(
             return Err(CopyError::NoCollection(format!("{database}.{name}")));
         }
         for specification in found {
-            // The options `--namespace` may name a collection twice, also by its database.
+            // The options `--namespace` can select a collection twice, for example by its name and
+            // by its database.
             let is_selected = |(other, known): &(String, CollectionSpecification)| {
                 *other == database && known.name == specification.name
             };

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn objectives_that_no_load_can_miss_or_reach_are_refused() {
+    fn objectives_that_are_not_positive_numbers_are_refused() {
         for option in ["--expect-goodput", "--expect-p99-ms"] {
             for (value, is_accepted) in [("50", true), ("NaN", false), ("-1", false), ("x", false)]
             {

@@ -239,7 +239,7 @@ fn records_that_are_added_after_the_end_of_a_capture_are_dropped() {
     assert_eq!(queue.counts().operations, 0);
 }
 
-/// The message of a reply. If it is freed while the queue is not locked, it is counted.
+/// The message of a reply. `freed` counts it if it is freed while the queue is not locked.
 struct Counted {
     queue: Arc<Queue>,
     freed: Arc<AtomicUsize>,
@@ -262,7 +262,7 @@ impl Drop for Counted {
 /// Frees a reply that was added to a queue, or that the queue refuses.
 type Free = fn(&Queue, &Totals, Reply);
 
-/// All captured clients use the lock, and to free a large record takes long.
+/// All captured clients use the lock, and freeing a large record takes long.
 #[test]
 fn records_are_freed_while_the_queue_is_not_locked() {
     let later: Free = |queue, _, reply| {

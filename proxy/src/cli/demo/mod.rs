@@ -220,8 +220,8 @@ fn with_causes(error: &dyn Error) -> String {
     text
 }
 
-/// Number of bytes of the mongod's download after which the demonstration prints the progress of
-/// this download again.
+/// Number of downloaded bytes after which the demonstration prints the progress of the download
+/// again.
 const PROGRESS_BYTES: u64 = 10_000_000;
 /// Time limit for Seawall to discover the mongod. The mongod is already up, so one probe is enough.
 const SEEN_LIMIT: Duration = Duration::from_secs(20);

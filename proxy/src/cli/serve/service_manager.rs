@@ -51,14 +51,14 @@ fn send(states: &[NotifyState<'_>]) {
     }
 }
 
-/// Maximum time between two checks of the threads of the runtimes. Each check gives a new task to
-/// each runtime that has run its earlier tasks, and feeds the watchdog only if both runtimes have
-/// run theirs. The shorter the time between checks is, the sooner Seawall notices that the threads
-/// make no progress.
+/// Maximum time between two checks of the runtimes' threads. Each check gives a new task to each
+/// runtime that has run its earlier tasks, and feeds the watchdog only if both runtimes have run
+/// their earlier tasks. With a shorter interval, Seawall notices earlier that the threads make no
+/// progress.
 const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Starts a thread that feeds the watchdog while the threads of `app` make progress, if the service
-/// manager has a watchdog. Busy runtimes do not delay this thread, as they would delay a task.
+/// If the service manager has a watchdog, starts a thread that feeds the watchdog while the threads
+/// of `app` make progress. Busy runtimes do not delay this thread, as they would delay a task.
 /// Checks are at most one second apart, so a short pause of the threads does no harm: the service
 /// manager ends the process only if the threads make no progress for almost the whole time limit of
 /// the watchdog.
