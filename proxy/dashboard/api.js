@@ -153,8 +153,8 @@ export async function act(method, path, body) {
 }
 
 /**
- * Longest pause between two runs of a task. Figures that are older would look current. A task can
- * also seem to take hours, because the machine slept.
+ * Longest pause between two runs of a task. After a longer pause, old figures would still look
+ * current. A task can also seem to take hours, if the machine slept during the task.
  */
 const MAX_PAUSE_MS = 60_000;
 

@@ -121,7 +121,7 @@ const page = {
           return true;
         } catch (error) {
           if (signal.aborted) return true;
-          // A fault of the page, or a reply of another version of Seawall, after an upgrade.
+          // The cause is a fault of the page, or a reply of another version of Seawall.
           if (!(error instanceof Problem)) reportError(error);
           if (error instanceof Problem && error.status === 401) showLogin();
           else if (failed) failed(/** @type {Error} */ (error));
@@ -468,7 +468,7 @@ async function begin() {
     live.dataset.state = text;
   });
   listen((tick) => {
-    // A merged update has the longest time of all instances.
+    // A merged update has the longest uptime of all instances.
     live.title = `Seawall has run for ${tick.instances ? "at most " : ""}${span(tick.uptime_seconds)}`;
     latest = tick;
     if (tick.instances) noteMissing("live", tick.instances);

@@ -204,8 +204,8 @@ export function points(steps, length, value) {
 }
 
 /**
- * Live updates that are further apart have a gap between them, in seconds. There is one update per
- * second; with all instances, an update waits up to three seconds for an instance.
+ * Longest time between two live updates without a gap between them, in seconds. There is one update
+ * per second; with all instances, an update waits up to three seconds for an instance.
  */
 const MAX_LIVE_INTERVAL = 5;
 

@@ -33,7 +33,7 @@ function report(state) {
   watchers.forEach((watch) => watch(state));
 }
 
-/** Opens the stream again if it is silent from now on, although its connection is not closed. */
+/** Opens the stream again if no update arrives in time, even if its connection is open. */
 function limitSilence() {
   clearTimeout(silence);
   silence = setTimeout(() => {
@@ -54,7 +54,7 @@ function open() {
     limitSilence();
     /** @type {Tick} */
     const tick = JSON.parse(event.data);
-    // If the clock of the server was set back, the earlier updates are not before this update.
+    // If the clock of the server was set back, earlier updates have later times than this update.
     if ((recent.at(-1)?.at ?? 0) > tick.at) recent.length = 0;
     recent.push(tick);
     if (recent.length > KEPT) recent.shift();

@@ -30,7 +30,7 @@ export interface Connections {
   in_use: number;
   pending: number;
 }
-/** An instance, and the reason why a merged reply lacks it. */
+/** An instance, and the reason why its figures are missing in a merged reply. */
 export interface InstanceState {
   address: string;
   error?: string;
@@ -451,8 +451,8 @@ export interface PollOptions {
   failed?: (problem: Error) => void;
   into?: HTMLElement;
   /**
-   * True if the figures describe the present. They are then loaded again even if the user has
-   * chosen a fixed period. Without this member, true for views without a range.
+   * True if the figures describe the present. They are then loaded again even if the chosen period
+   * has ended. Without this member, true for views without a range.
    */
   isPresent?: boolean;
 }

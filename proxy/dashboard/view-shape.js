@@ -336,7 +336,7 @@ function compare(page, into) {
 
 /**
  * A change in words. If the shape has operations in only one of the two periods, nothing was
- * compared: the reply has a ratio and an effect that mean nothing.
+ * compared, and the ratio and the effect in the reply mean nothing.
  * @param {import("./types.js").Change} change
  */
 export function changeText({ kind, before, now, ratio, effect }) {

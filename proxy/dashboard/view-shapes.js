@@ -306,7 +306,7 @@ export function shapesView(page) {
         rows.totals.seconds === null
           ? "the figures of each instance cover the time since its start, so there are no rates"
           : "the figures cover the time since the start";
-      // Replaces also the message about an earlier request that failed.
+      // Also replaces the message about an earlier request that failed.
       fill(why, isSinceStart && note(`The history is off: ${covered}.`));
       const load =
         result.shapes.reduce((sum, shape) => sum + shape.load_ms, result.other.load_ms) || 1;

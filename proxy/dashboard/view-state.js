@@ -310,7 +310,8 @@ export function configurationView(page) {
     (signal) => /** @type {Promise<import("./types.js").Status>} */ (get("status", signal)),
     (of) => {
       // A drain cannot be undone, and Seawall reloads nothing during a drain. A merged reply may
-      // mean the drain of another instance. Actions apply to this instance and stay possible.
+      // report the drain of another instance. Actions apply only to this instance, so they stay
+      // possible.
       const isDraining = of.draining && !of.instances;
       [reload, drain].forEach((button) => (button.disabled = !canAct || isDraining));
       fill(
@@ -318,7 +319,7 @@ export function configurationView(page) {
         terms(
           [
             ["Version", of.version],
-            // A merged reply has the longest time of all instances.
+            // A merged reply has the longest uptime of all instances.
             [
               page.state.instances === "all" ? "Running for at most" : "Running for",
               span(of.uptime_seconds),
@@ -380,7 +381,7 @@ export function configurationView(page) {
 }
 
 /**
- * The configured value of a key, and the value in effect if it is another one.
+ * The configured value of a key, and the value in effect if it differs.
  * @param {import("./types.js").Configuration["values"][number]} of
  */
 function valueText({ value, in_effect: other }) {
@@ -502,8 +503,8 @@ async function confirmReload(page) {
 }
 
 /**
- * Requests a reload. Throws the reason if Seawall refuses the request itself, because such a reply
- * is a text. A configuration with problems is a reply too.
+ * Requests a reload. Throws the reason, which is a text, if Seawall refuses the request itself. If
+ * the configuration has problems, returns the reply with these problems.
  * @param {string} path
  * @returns {Promise<import("./types.js").Reload>}
  */
