@@ -121,7 +121,7 @@ const page = {
           return true;
         } catch (error) {
           if (signal.aborted) return true;
-          // The cause is a fault of the page, or a reply of another version of Seawall.
+          // The cause is a fault of the page, or another version of Seawall after an upgrade.
           if (!(error instanceof Problem)) reportError(error);
           if (error instanceof Problem && error.status === 401) showLogin();
           else if (failed) failed(/** @type {Error} */ (error));

@@ -14,7 +14,7 @@ import { mark } from "./chart.js";
  * @typedef {{from: number, until: number, low: number, high: number}} Area
  */
 /**
- * `lo` and `hi` are in milliseconds; 0 stands for all latencies.
+ * `lo` and `hi` are bounds in milliseconds. If a bound is 0, the reply determines it.
  * @typedef {{from: number, until: number, scale: string, lo: number, hi: number, area: Area | null
  * }} View
  */

@@ -602,7 +602,7 @@ async fn get<T: serde::de::DeserializeOwned>(state: &Arc<AdminState>, path: &str
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_live_check_fails_after_ten_seconds_without_progress_of_the_threads() {
+async fn the_liveness_check_fails_if_the_threads_make_no_progress_for_ten_seconds() {
     // No thread runs the tasks of this runtime.
     let stuck = Builder::new_current_thread().build().unwrap();
     let state = Arc::new(AdminState {

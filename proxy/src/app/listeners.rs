@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ipv6_address_for_all_hosts_includes_ipv4_unless_an_ipv4_address_has_its_port() {
+    fn the_ipv6_wildcard_address_includes_ipv4_unless_an_ipv4_address_has_the_same_port() {
         for (addresses, expected) in [
             (["[::]:1", "0.0.0.0:1"], [true, false]),
             (["127.0.0.1:1", "[::]:1"], [false, true]),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ipv4_and_ipv6_addresses_for_all_hosts_with_the_same_port_are_both_bound() {
+    async fn ipv4_and_ipv6_wildcard_addresses_with_the_same_port_are_both_bound() {
         let mut last = None;
         for _ in 0..10 {
             let free = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -680,7 +680,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_file_in_a_directory_that_seawall_does_not_read_is_no_change_of_authorities() {
+    async fn a_new_file_in_an_unread_directory_does_not_change_the_authorities() {
         let uri = "mongodb://localhost/?tls=true";
         let deployment = DeploymentOptions::parse(uri, Duration::from_secs(10)).await;
         let deployment = deployment.unwrap();

@@ -92,7 +92,7 @@ pub struct CaptureSettings {
     pub max_bytes_per_second: Option<u64>,
     /// Maximum memory of records that wait for the writer, in bytes.
     pub queue_bytes: usize,
-    /// Age after which Seawall deletes a capture; `None` if it deletes no captures because of age.
+    /// Age after which Seawall deletes a capture; `None` if captures do not expire.
     pub retention: Option<Duration>,
     /// Maximum duration of a capture.
     pub max_duration: Duration,
