@@ -27,12 +27,12 @@ words! {
     CaptureRedaction {
         /// Values are recorded unchanged.
         None = "none",
-        /// Each value becomes a pseudonym of the same type and length. Equal values have equal
-        /// pseudonyms.
+        /// Pseudonyms have the type of the values, and strings keep their length. Equal values have
+        /// equal pseudonyms.
         Equality = "equality",
         /// As `Equality`. In addition, the pseudonyms of numbers are in the same order as the
-        /// numbers, and those of dates in the same order as the dates. If two strings have an equal
-        /// prefix, their pseudonyms have an equal prefix too.
+        /// numbers (some need a larger type), and those of dates in the same order as the dates. If
+        /// two strings have an equal prefix, their pseudonyms have an equal prefix too.
         Ordered = "ordered",
     }
 }
@@ -98,8 +98,8 @@ words! {
         /// Seawall authenticates clients and runs each operation on a pooled connection of the
         /// client's user.
         Pooled = "pooled",
-        /// Each client connection has its own server connection. All bytes pass unchanged, and
-        /// Seawall only observes them.
+        /// Each client connection has its own server connection. Seawall observes the bytes and
+        /// passes them unchanged, but refuses a few commands.
         Relay = "relay",
     }
 }
@@ -161,8 +161,8 @@ words! {
     OtherMechanisms {
         /// The client gets the error that the mechanism is not enabled.
         Refuse = "refuse",
-        /// The client gets its own server connection. Its login and all other messages pass
-        /// unchanged.
+        /// The client gets its own server connection. Its login and its other messages pass
+        /// unchanged, except for a few commands that Seawall refuses.
         Relay = "relay",
     }
 }
