@@ -256,7 +256,8 @@ fn members_are_found_after_dots_and_colons() {
     assert_eq!(found, ["b", "d", "g"]);
 }
 
-/// The functions that Rust code names after a type: `A::b` also for `x::A::<C>::b()`.
+/// The pairs of adjacent names in the paths of Rust code, without type arguments. For example,
+/// `x::A::<C>::b()` contains `x::A` and `A::b`. Uses of associated functions are among these pairs.
 fn associated_in(code: &str) -> BTreeSet<String> {
     let is_outside = |c: char| !c.is_alphanumeric() && c != '_';
     let is_list_of_types = |part: &&str| part.starts_with('<') && part.ends_with('>');

@@ -254,9 +254,9 @@ impl Arena {
         clients
     }
 
-    /// Adds each connection to the tally. A connection with bytes of a reply to read counts as
-    /// [`Ending::Replied`]. An open connection without such bytes counts as [`Ending::Held`], and
-    /// every other connection as [`Ending::Closed`].
+    /// Adds each connection to the tally. A connection on which bytes of a reply have arrived
+    /// counts as [`Ending::Replied`]. Without such bytes, an open connection counts as
+    /// [`Ending::Held`], and a closed one as [`Ending::Closed`].
     pub async fn count_open(&self, clients: Vec<RawClient>) {
         let mut checks = JoinSet::new();
         for mut client in clients {

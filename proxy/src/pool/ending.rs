@@ -325,8 +325,8 @@ impl KillOpWorker<'_> {
         drop(unfit);
     }
 
-    /// Maximum time to wait for another read: [`KEPT_FOR`], but not longer than the extra
-    /// connection may be kept.
+    /// Maximum time to wait for the next read that must be ended: [`KEPT_FOR`], or less if the
+    /// extra connection reaches its maximum age ([`KEPT_AT_MOST`]) earlier.
     fn wait_limit(&self) -> Duration {
         let kept = self.kept.as_ref();
         let age = kept.map(|kept| kept.connection.created_at.elapsed());

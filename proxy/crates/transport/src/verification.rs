@@ -107,7 +107,9 @@ fn is_outdated_list(error: &rustls::Error) -> bool {
     )
 }
 
-/// True if a revocation list of another key of the authority can cause this error.
+/// True if this error may only mean that a key of the authority signed the revocation list, and
+/// another key of the authority signed the certificate. Then the error says nothing about the
+/// certificate.
 fn concerns_other_list(error: &rustls::Error) -> bool {
     matches!(
         error,

@@ -45,9 +45,9 @@ enum ListUse {
 pub(super) struct ChainVerifier {
     /// One verifier for each set of revocation lists.
     by_lists: Vec<SetVerifier<Arc<dyn ClientCertVerifier>>>,
-    /// A verifier without revocation lists. It returns the names of authorities and verifies
-    /// signatures, which need no lists. If there are several sets of lists, it also verifies each
-    /// chain first (see [`verify_chain`]).
+    /// A verifier without revocation lists, for tasks that need none: it returns the names of
+    /// authorities and verifies signatures. If there are several sets of lists, it also verifies
+    /// each chain before `by_lists` does (see [`verify_chain`]).
     without_lists: Arc<dyn ClientCertVerifier>,
 }
 

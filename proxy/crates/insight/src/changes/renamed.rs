@@ -10,10 +10,10 @@ use std::{
 
 use seawall_stats::{Label, Level, Period, float};
 
-/// Maximum number of texts that are compared with each other in one comparison of two periods. A
-/// client can send thousands of shapes with long texts and with the same separators. Once this
-/// number is reached, a shape with a new text counts as another shape.
-const MAX_COMPARED_TEXTS: u32 = 100_000;
+/// Maximum number of pairs of texts that are compared during one comparison of two periods. Without
+/// it, the comparison would take too long if a client has sent thousands of similar shapes. Once
+/// this number is reached, a shape whose text changed counts as another shape.
+const MAX_COMPARED_PAIRS: u32 = 100_000;
 
 /// The shapes of a period, by the part of their label that replacing names by `*` does not change.
 struct Texts<'a> {
@@ -65,7 +65,7 @@ impl<'a> Renames<'a> {
             periods: [before, now],
             before: Texts::of(before),
             now: Texts::of(now),
-            left: Cell::new(MAX_COMPARED_TEXTS),
+            left: Cell::new(MAX_COMPARED_PAIRS),
         }
     }
 
@@ -120,7 +120,7 @@ impl<'a> Renames<'a> {
         pairs.any(|(general, special, other)| covers(general, special) && is_counted(other))
     }
 
-    /// Counts one comparison of two texts. False once [`MAX_COMPARED_TEXTS`] is reached.
+    /// Counts one comparison of two texts. False once [`MAX_COMPARED_PAIRS`] is reached.
     fn count_comparison(&self) -> bool {
         let left = self.left.get();
         self.left.set(left.saturating_sub(1));
@@ -255,7 +255,7 @@ mod tests {
         let before: Vec<_> = names.collect();
         let (before, now) = (minute(&before), minute(&[]));
         let renames = Renames::of(&before, &now);
-        let compared = || MAX_COMPARED_TEXTS - renames.left.get();
+        let compared = || MAX_COMPARED_PAIRS - renames.left.get();
         for unlike in [
             shape("c", "{a.bob:?}"),
             shape("c", "{a.*:?,b:?}"),

@@ -14,9 +14,10 @@
 //! - Streamed replies. The controller does not use their times.
 //!
 //! One other difference matters for clients that have a timeout: the wait and the server time of an
-//! operation each have the full timeout, and a waiting operation whose timeout has passed leaves the
-//! queue when it would begin. With one timeout for the sum of both, each operation would begin just
-//! before its timeout in a lasting overload. So almost every reply would be late at every limit.
+//! operation each have the full timeout, and a waiting operation whose timeout has passed leaves
+//! the queue when it would begin. With one timeout for the sum of both, each operation would begin
+//! just before its timeout in a lasting overload. So almost every reply would be late at every
+//! limit.
 
 use std::{collections::VecDeque, time::Duration};
 
