@@ -15,10 +15,14 @@ use seawall_tests::{
     recorder::{Cut, Recorder},
     seawall::Seawall,
 };
+use tokio::time::timeout;
 
-use crate::scene::{
-    connect, find, insert, log_in, logged_in, recorded, root, seawall, seawall_at, server,
-    update_user, with_password, writer,
+use crate::{
+    routers::{BOTH_ROUTERS, wait_for_routers},
+    scene::{
+        connect, find, insert, log_in, logged_in, recorded, root, seawall, seawall_at, server,
+        update_user, with_password, writer,
+    },
 };
 
 /// Logs in five times. Returns the number of refused logins among the first four. The last login
@@ -269,6 +273,47 @@ async fn clients_of_a_dropped_user_get_code_13_and_new_logins_fail() {
     let is_refused = || async { log_in(&seawall, &user.login()).await.1.code() == Some(18) };
     eventually(LIMIT, is_refused).await.unwrap();
     assert_eq!(find(&mut clients[0], &user.name).await.code(), Some(13));
+}
+
+/// Two Seawalls in front of one replica set are the routers of a third Seawall.
+#[tokio::test]
+async fn kill_cursors_over_two_routers_closes_the_connection_of_a_dropped_user() {
+    let set = ReplicaSet::start(1, Options::with_auth()).await.unwrap();
+    let administrator = set.administrator().await.unwrap();
+    let user = NewUser::new("admin", "app", "secret").role("readWrite", "app");
+    create_user(&administrator, &user).await.unwrap();
+    let routers = [
+        Seawall::start(&set.uri()).await,
+        Seawall::start(&set.uri()).await,
+    ];
+    let [one, other] = routers.each_ref().map(Seawall::address);
+    let seawall = seawall_at(&format!("mongodb://{one},{other}/"), BOTH_ROUTERS).await;
+    wait_for_routers(&seawall).await;
+    let mut client = logged_in(&seawall, &user.login()).await;
+    assert!(insert(&mut client, "app").await.is_ok());
+    let has_cursor = async |router: &Seawall| {
+        let finds = router.metric("seawall_operations_total", &["command=\"find\""]);
+        finds.await > 0.0
+    };
+    let mut cursors = Vec::new();
+    let both_have_cursors = async {
+        while !has_cursor(&routers[0]).await || !has_cursor(&routers[1]).await {
+            let find = doc! { "find": "c", "batchSize": 0 };
+            let reply = client.expect_ok("app", find).await;
+            cursors.push(reply.cursor_id().unwrap());
+        }
+    };
+    timeout(LIMIT, both_have_cursors).await.unwrap();
+    drop_user(&administrator, &user).await;
+    let kill = doc! { "killCursors": "c", "cursors": cursors };
+    let reply = client.command("app", kill).await.unwrap();
+    assert_eq!(reply.code(), Some(13), "{reply:?}");
+    let is_closed = async || {
+        let reason = ["reason=\"unauthorized\""];
+        let closed = seawall.metric("seawall_server_connections_closed_total", &reason);
+        closed.await > 0.0
+    };
+    eventually(LIMIT, is_closed).await.unwrap();
 }
 
 #[tokio::test]

@@ -45,7 +45,7 @@ const DOCUMENTS: usize = 30;
 const CURSOR_IDLE_MS: u32 = 600_000;
 
 /// A latency window so large that both routers are always suitable. Their latencies do not matter.
-const BOTH_ROUTERS: &str = "deployment.local_threshold_ms = 60000";
+pub(crate) const BOTH_ROUTERS: &str = "deployment.local_threshold_ms = 60000";
 
 impl Sharded {
     async fn start(toml: &str) -> Self {
@@ -130,7 +130,7 @@ impl Sharded {
 }
 
 /// Waits until Seawall knows that all servers are routers.
-async fn wait_for_routers(seawall: &Seawall) {
+pub(crate) async fn wait_for_routers(seawall: &Seawall) {
     let are_known = async || {
         let topology: Topology = seawall.api("/api/v1/topology").await;
         let mut servers = topology.servers.iter();

@@ -32,10 +32,7 @@ use crate::{
     observe::Observation,
     pool::{Checkout, ServerPool},
 };
-use seawall_command::{
-    ErrorReply, MAX_TIME_MS_EXPIRED, ReplyFacts, UNAUTHORIZED, conceal_state_change,
-    nothing_was_done,
-};
+use seawall_command::{ErrorReply, ReplyFacts, conceal_state_change, nothing_was_done};
 use seawall_stats::{Outcome, Phase};
 use seawall_transport::connection::{Generation, Interrupt};
 use seawall_wire::encode_op_msg_like;
@@ -333,12 +330,9 @@ impl Operation<'_> {
         observation: &mut Observation<'_>,
         now: Instant,
     ) -> Attempt {
-        if facts.code == Some(UNAUTHORIZED) {
-            self.note_unauthorized(&mut checkout, &reply.bytes);
-        }
-        if facts.code == Some(MAX_TIME_MS_EXPIRED) {
-            checkout.mark_expired();
-        }
+        let body = reply.bytes.get(seawall_wire::HEADER_BYTES + 5..);
+        let body = body.unwrap_or_default();
+        self.note_error(&mut checkout, &facts, body);
         let (outcome, documents) = self.note_reply(&checkout, &facts, observation, now);
         let Some(code) = facts.state_change else {
             return Attempt::Ended(AttemptEnd::Reply(reply, outcome, documents));
@@ -354,10 +348,6 @@ impl Operation<'_> {
                 may_have_run: false,
             };
         }
-        let body = reply
-            .bytes
-            .get(seawall_wire::HEADER_BYTES + 5..)
-            .unwrap_or_default();
         let repeats = self.shared.settings().repeats;
         let concealed = match repeats {
             true => conceal_state_change(body),

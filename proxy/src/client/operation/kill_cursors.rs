@@ -17,7 +17,6 @@ use crate::{
 };
 use seawall_command::{Class, ReplyFacts, ReplyForm, conceal_state_change};
 use seawall_stats::{Outcome, Phase};
-use seawall_transport::connection::Generation;
 
 const NOT_FOUND: &CStr = cstr!("cursorsNotFound");
 
@@ -75,7 +74,6 @@ impl Operation<'_> {
             let reply = match checkout {
                 Err(error) => Err(list_without_server(&error)),
                 Ok(checkout) => {
-                    let generation = checkout.generation();
                     if outcome == Outcome::Refused {
                         outcome = Outcome::ServerFailed;
                     }
@@ -91,11 +89,11 @@ impl Operation<'_> {
                         }
                         // Without a reply, it is unknown if the server has run the command. So the
                         // cursors are listed as alive.
-                        Some(reply) => reply.map(|reply| (reply, generation)).ok_or(ALIVE),
+                        Some(replied) => replied.ok_or(ALIVE),
                     }
                 }
             };
-            let (reply, generation) = match reply {
+            let (reply, checkout) = match reply {
                 Ok(replied) => replied,
                 Err(list) => {
                     merged = Some(merge(merged, &all_in(list, &cursors)));
@@ -103,8 +101,9 @@ impl Operation<'_> {
                 }
             };
             if reply.get_f64("ok").is_ok_and(|ok| ok == 0.0) {
-                return self.pass_error(&pool, generation, reply, observation);
+                return self.pass_error(checkout, reply, observation);
             }
+            drop(checkout);
             let user = self.identity.id().as_u64();
             for cursor in cursors {
                 self.shared.routing.pins.unpin_cursor(cursor, user);
@@ -128,21 +127,22 @@ impl Operation<'_> {
         self.reply_with(&all_in(list, &cursors), Outcome::Refused)
     }
 
-    /// Ends the operation with a server's error on a connection of `generation`. Reports a
-    /// state-change error (such as `NotWritablePrimary`) to the topology. If the setting `repeats`
-    /// is true, replaces this error by error 6 (`HostUnreachable`) for the client.
+    /// Ends the operation with a server's error. Reports a state-change error (such as
+    /// `NotWritablePrimary`) to the topology. If the setting `repeats` is true, replaces this error
+    /// by error 6 (`HostUnreachable`) for the client.
     fn pass_error(
         &self,
-        pool: &Arc<ServerPool>,
-        generation: Generation,
+        mut checkout: Checkout,
         reply: RawDocumentBuf,
         observation: &mut Observation<'_>,
     ) -> AttemptEnd {
         let facts = ReplyFacts::of(ReplyForm::Plain, reply.as_bytes());
+        self.note_error(&mut checkout, &facts, reply.as_bytes());
         if let Some(code) = facts.state_change {
             let topology = &self.shared.routing.topology;
-            topology.report_state_change(pool, generation, code);
+            topology.report_state_change(checkout.pool(), checkout.generation(), code);
         }
+        drop(checkout);
         let shown = match self.shared.settings().repeats {
             true => concealed(reply),
             false => reply,
@@ -208,9 +208,13 @@ fn part_of(command: &[u8], cursors: &[i64], left_ms: Option<u64>) -> Option<RawD
     Some(part)
 }
 
-/// Sends one server its part and returns the reply. `None` if `part` is `None` (the client's
-/// command is malformed), if the exchange failed, or if the server hangs.
-async fn kill(mut checkout: Checkout, part: Option<RawDocumentBuf>) -> Option<RawDocumentBuf> {
+/// Sends one server its part. Returns the reply, and the checkout, whose connection can be used
+/// again. `None` if `part` is `None` (the client's command is malformed), if the exchange failed,
+/// or if the server hangs.
+async fn kill(
+    mut checkout: Checkout,
+    part: Option<RawDocumentBuf>,
+) -> Option<(RawDocumentBuf, Checkout)> {
     let part = part?;
     let reply = {
         let connection = checkout.begin();
@@ -220,7 +224,7 @@ async fn kill(mut checkout: Checkout, part: Option<RawDocumentBuf>) -> Option<Ra
     };
     let reply = reply.ok()?;
     checkout.finish();
-    Some(reply)
+    Some((reply, checkout))
 }
 
 /// Runs an exchange ([`kill`]) to its end in the background after its client has left, so that its
@@ -228,7 +232,7 @@ async fn kill(mut checkout: Checkout, part: Option<RawDocumentBuf>) -> Option<Ra
 /// connection.
 fn drain<E>(pool: Arc<ServerPool>, exchange: E)
 where
-    E: Future<Output = Option<RawDocumentBuf>> + Send + 'static,
+    E: Future<Output = Option<(RawDocumentBuf, Checkout)>> + Send + 'static,
 {
     tokio::spawn(async move {
         let reply = timeout(DRAIN_LIMIT, exchange).await;
@@ -308,7 +312,7 @@ mod tests {
         topology::Topology,
     };
     use seawall_auth::NonceSource;
-    use seawall_transport::connection::{Connector, EstablishError};
+    use seawall_transport::connection::{Connector, EstablishError, Generation};
 
     fn new_pool() -> Arc<ServerPool> {
         let nonces = Arc::new(NonceSource::new().unwrap());

@@ -11,7 +11,7 @@ use crate::{
     pins::{CursorPin, Pins, SessionKey},
     pool::Checkout,
 };
-use seawall_command::{Class, Command, ReplyFacts};
+use seawall_command::{Class, Command, MAX_TIME_MS_EXPIRED, ReplyFacts, UNAUTHORIZED};
 use seawall_stats::Outcome;
 use seawall_wire::Elements;
 
@@ -173,12 +173,21 @@ impl Operation<'_> {
         }
     }
 
-    /// Handles an Unauthorized error (code 13). If the connection's user no longer exists, discards
-    /// the connection and ends the user's identity. If the user lacks a privilege, nothing changes.
-    pub(super) fn note_unauthorized(&self, checkout: &mut Checkout, reply: &[u8]) {
-        if !lost_its_user(reply) {
-            return;
+    /// Updates the checkout and the credentials from the error code in a complete reply. `body` is
+    /// the document of the reply.
+    ///
+    /// - Unauthorized (13): if the connection's user no longer exists, discards the connection and
+    ///   ends the user's identity. If the user lacks a privilege, nothing changes.
+    /// - `MaxTimeMSExpired` (50): marks the operation as expired.
+    pub(super) fn note_error(&self, checkout: &mut Checkout, facts: &ReplyFacts, body: &[u8]) {
+        match facts.code {
+            Some(MAX_TIME_MS_EXPIRED) => checkout.mark_expired(),
+            Some(UNAUTHORIZED) if lost_its_user(body) => self.note_dropped_user(checkout),
+            _ => {}
         }
+    }
+
+    fn note_dropped_user(&self, checkout: &mut Checkout) {
         checkout.discard(CloseReason::Unauthorized);
         // An anonymous client has no user. When the next connection for anonymous clients is
         // established, Seawall finds out if the server requires a login.
@@ -218,12 +227,8 @@ pub(in crate::client) fn note_retry<S: Clone>(
 /// True if an error 13 says that the connection's user no longer exists. The error for a missing
 /// privilege has the same code but another text, which quotes the client's command and so may
 /// contain anything. Therefore the check compares the start and the end of the text.
-fn lost_its_user(reply: &[u8]) -> bool {
-    let body = reply.get(seawall_wire::HEADER_BYTES + 5..);
-    let elements = body
-        .into_iter()
-        .flat_map(Elements::of)
-        .filter_map(Result::ok);
+fn lost_its_user(body: &[u8]) -> bool {
+    let elements = Elements::of(body).filter_map(Result::ok);
     let mut errmsg = elements.filter(|element| element.name == b"errmsg");
     let text = errmsg.next().and_then(|element| element.value.as_str());
     text.is_some_and(|text| {
@@ -236,7 +241,6 @@ fn lost_its_user(reply: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use bson::rawdoc;
-    use seawall_wire::encode_request;
 
     use super::*;
 
@@ -251,8 +255,7 @@ mod tests {
             ("Command find requires authentication\" }", false),
         ] {
             let body = rawdoc! { "ok": 0.0, "errmsg": text, "code": 13 };
-            let reply = encode_request(1, body.as_bytes());
-            assert_eq!(lost_its_user(&reply), is_lost, "{text}");
+            assert_eq!(lost_its_user(body.as_bytes()), is_lost, "{text}");
         }
     }
 }
