@@ -212,24 +212,15 @@ impl Content {
         // ended, the reads below find all of its bytes.
         let may_grow = self.state.captures.is_running(&self.id);
         loop {
-            if let Some(file) = &mut self.file {
-                let mut chunk = Vec::new();
-                let limit = u64::try_from(CHUNK_BYTES).unwrap_or(u64::MAX);
-                file.take(limit).read_to_end(&mut chunk)?;
-                if !chunk.is_empty() {
-                    return Ok(Chunk::Bytes(chunk.into()));
-                }
+            if let Some(bytes) = self.read_part()? {
+                return Ok(Chunk::Bytes(bytes));
             }
             match self.parts.path(self.next_part)? {
                 Some(path) => {
                     // The next part exists, so the current part is complete. Its last bytes may
-                    // have been written after the read above, so read the rest first.
-                    if let Some(file) = &mut self.file {
-                        let mut rest = Vec::new();
-                        file.read_to_end(&mut rest)?;
-                        if !rest.is_empty() {
-                            return Ok(Chunk::Bytes(rest.into()));
-                        }
+                    // have been written after the read above, so read them first.
+                    if let Some(bytes) = self.read_part()? {
+                        return Ok(Chunk::Bytes(bytes));
                     }
                     self.file = Some(File::open(path)?);
                     self.next_part += 1;
@@ -238,6 +229,18 @@ impl Content {
                 None => return Ok(Chunk::End),
             }
         }
+    }
+
+    /// The next bytes of the current part, at most [`CHUNK_BYTES`]. `None` if the file has no more
+    /// bytes, or if there is no current part.
+    fn read_part(&mut self) -> io::Result<Option<Bytes>> {
+        let Some(file) = &mut self.file else {
+            return Ok(None);
+        };
+        let mut chunk = Vec::new();
+        let limit = u64::try_from(CHUNK_BYTES).unwrap_or(u64::MAX);
+        file.take(limit).read_to_end(&mut chunk)?;
+        Ok((!chunk.is_empty()).then(|| chunk.into()))
     }
 }
 
