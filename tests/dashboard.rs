@@ -193,6 +193,10 @@ fn check_sources() {
 /// The folder of the screenshots.
 const SCREENSHOTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
 
+/// All files run at the same time. By default, Node runs one file at a time on two cores, and each
+/// test waits for some time.
+const PARALLEL_FILES: &str = "--test-concurrency=3";
+
 /// Runs files of browser tests, with a low priority. The browsers use all cores, and
 /// `episodes.test.mjs` may run at the same time. In that test, Seawall must report when operations
 /// become slow. With a normal priority, the browsers would slow down all operations of that test,
@@ -200,7 +204,7 @@ const SCREENSHOTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
 fn browse(files: &[&str], variables: &[(&str, &str)]) {
     run_scripts(
         "nice",
-        &[&["-n", "10", "node", "--test"], files].concat(),
+        &[&["-n", "10", "node", "--test", PARALLEL_FILES], files].concat(),
         variables,
     );
 }
