@@ -25,8 +25,8 @@ section! {
     // With a common limit of 20,000 descriptors, the default leaves 2,000 for connections to
     // servers, for files and for the admin address.
     /// Maximum number of client connections of all listeners. At this number, Seawall closes a
-    /// silent client of the address with the most clients, or refuses the new client. Each
-    /// connection needs a file descriptor.
+    /// silent client of the IP address with the most clients. If there is no such client, it
+    /// refuses the new client. Each connection needs a file descriptor.
     max_client_connections: NonZeroUsize = key("listen.max_client_connections",
         CONNECTIONS, Live, default 18000, unit "connections");
     // The default is large, so that in a reconnect storm new connections wait in the backlog and

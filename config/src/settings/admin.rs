@@ -56,7 +56,7 @@ section! {
     peers: Vec<PeerAddress> = key("admin.peers",
         KeyKind::Text, Live, example "seawall-2:9909,https://seawall-3:9909");
     /// File with the token for all peers, or one file for each peer, in the order of `admin.peers`
-    /// and separated by commas. A token of `admin.read_token_file` of the peer is enough.
+    /// and separated by commas. A read token of the peer is enough (its `admin.read_token_file`).
     peer_tokens: Vec<SecretFile> = key("admin.peer_token_file",
         KeyKind::SecretFiles, Live, example "/run/secrets/peer-token");
     /// PEM file with the certificate authorities of peers with `https://`. Without it, Seawall

@@ -26,8 +26,8 @@ section! {
     /// How long cached credentials are used after a server has last confirmed them.
     max_stale: Duration = key("auth.max_stale_ms",
         TIMEOUT, Live, default 300000, unit "ms");
-    /// How long a client may take from connecting to the end of its login. Waits at the gates for
-    /// arrivals and logins do not count.
+    /// How long a client may take from connecting to the end of its login. The time for which
+    /// Seawall itself delays the connection or the login in a storm does not count.
     authentication_timeout: Duration = key("auth.authentication_timeout_ms",
         TIMEOUT, Live, default 30000, unit "ms");
     // By default, clients with other mechanisms are refused, because each relayed client costs a
@@ -95,9 +95,10 @@ section! {
         KeyKind::Integer { min: 1, max: 1_000 }, Live, default 8, unit "logins");
     // Clients that never send their proofs must not block the first logins of other clients.
     /// Maximum number of first logins that wait for the client's proof, each on its own server
-    /// connection; at the limit, further logins wait. If an address has at least two of these
-    /// logins more than the address of a waiting login, Seawall ends a login. It ends the oldest
-    /// login of the address with the most, but not before this login is 500 ms old.
+    /// connection. At the limit, further logins wait, and Seawall may end one of these first logins
+    /// for a waiting login: the oldest one of the client address with the most. This address must
+    /// have at least two more than the address of the waiting login, and the ended login must be at
+    /// least 500 ms old.
     introduction_conversations: NonZeroUsize = key("limits.introduction_conversations",
         CONNECTIONS, Live, default 64, unit "connections");
     // If very many clients connect at once, the limit bounds the memory and the CPU time of their
@@ -113,8 +114,8 @@ section! {
     monitor_connections: NonZeroUsize = key("limits.monitor_connections",
         CONNECTIONS, Live, default 8192, unit "connections");
     /// Maximum number of operations in flight, for all clients and servers together. Further
-    /// operations wait. Commits and other commands that operations may wait for have a reserve: 8
-    /// of them need not wait.
+    /// operations wait. For commits, and other commands for which operations may wait, there are 8
+    /// further permits.
     max_in_flight_operations: NonZeroUsize = key("limits.max_in_flight_operations",
         ENTRIES, Live, default 20000, unit "operations");
     /// Maximum number of connections per second from one address (IPv6: /64); further ones are

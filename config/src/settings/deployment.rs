@@ -150,8 +150,9 @@ section! {
     // After a peak, closing idle connections frees resources of the servers.
     /// Idle time after which a server connection is closed; 0 for never. In the credential modes
     /// `self` and `users`, Seawall reads the keys of each user with connected clients again after
-    /// half of `auth.max_stale_ms`. It reads them over a server connection of this user. So this
-    /// connection usually stays open if `pool.max_idle_time_ms` is longer.
+    /// half of `auth.max_stale_ms`. It reads them over a server connection of this user. So if
+    /// `pool.max_idle_time_ms` is longer than half of `auth.max_stale_ms`, this connection usually
+    /// stays open.
     max_idle_time: Option<Duration> = key("pool.max_idle_time_ms",
         TIME_OR_0, Live, default 600000, unit "ms");
     // The connection that replaces an old one can reach a server or an address that is new.
