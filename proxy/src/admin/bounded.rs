@@ -1,12 +1,12 @@
 //! A listener for HTTP with a maximum number of connections. If a caller connects while the maximum
 //! is reached, [`accept`] evicts (closes) a connection of the address with the most connections. If
-//! the caller's address has about as many connections, `accept` closes the new connection instead.
-//! So one address cannot lock out others, for example health checks. An evicted connection is
-//! closed even while the handler of its request still runs, because eviction wakes the connection's
-//! task. A connection is also evicted if too many bytes of replies wait until their callers read
-//! them. A connection on which nothing is read or written for some time is closed too. While a
-//! caller does not read its replies, Seawall reads nothing from it. While a caller performs its TLS
-//! handshake, the listener accepts further connections.
+//! no address has at least two connections more than the caller's address, `accept` closes the new
+//! connection instead. So one address cannot lock out others, for example health checks. An evicted
+//! connection is closed even while the handler of its request still runs, because eviction wakes
+//! the connection's task. A connection is also evicted if the replies that callers have not read
+//! yet are too large together. A connection on which nothing is read or written for some time is
+//! closed too. While a caller does not read its replies, Seawall reads nothing from it. While a
+//! caller performs its TLS handshake, the listener accepts further connections.
 
 use std::{
     fmt,
@@ -39,8 +39,8 @@ use seawall_transport::{Sharer, Stream};
 /// descriptors for the [`MAX_SOCKETS`] sockets of two listeners.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Maximum number of sockets of one HTTP listener: the connections, and eight evicted connections
-/// that are not closed yet. Further connections wait in the kernel.
+/// Maximum number of sockets of one HTTP listener. It leaves room for [`MAX_CONNECTIONS`], and for
+/// eight evicted connections that are not closed yet. Further connections wait in the kernel.
 const MAX_SOCKETS: usize = MAX_CONNECTIONS + 8;
 
 /// A connection on which nothing is read or written for this time is closed. Writes count too,
@@ -272,9 +272,9 @@ impl Connection {
         is_idle.map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Passes on the result of a write. `bytes` is the size of the part of the reply that was not
-    /// written before. While the write waits until the caller reads, nothing is read from the
-    /// connection.
+    /// Passes on the result of a write. The write tried to write `bytes` bytes: the part of the
+    /// reply that earlier writes have not written. While the write waits until the caller reads,
+    /// nothing is read from the connection.
     fn note_write(
         &mut self,
         bytes: usize,
@@ -299,9 +299,9 @@ impl Connection {
         self.progress(written, cx)
     }
 
-    /// Counts the bytes of the reply, which wait until the caller reads. If too many bytes wait,
-    /// closes the oldest connection of the address with the most connections, or fails if no
-    /// address has at least two connections more than the caller's address.
+    /// Counts the bytes of a reply that waits until its caller reads. If too many bytes of all
+    /// replies wait, closes the oldest connection of the address with the most connections. Fails
+    /// instead if no address has at least two connections more than the caller's address.
     fn hold_reply(&mut self) -> io::Result<()> {
         self.is_held = true;
         let bytes = self.reply_bytes.min(MAX_UNREAD_BYTES);
@@ -360,8 +360,8 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The HTTP server flushes each time its task runs, even while it waits for a handler and
-        // neither reads nor writes.
+        // Eviction wakes the connection's task. While the task waits for a handler, it neither
+        // reads nor writes, but it flushes each time it runs. So this check ends the connection.
         self.check_permit(cx)?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }

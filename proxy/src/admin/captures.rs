@@ -416,7 +416,7 @@ mod tests {
         let mut next = Box::pin(content.next());
         assert!(timeout(MAX_WAIT, &mut next).await.is_err());
         state.capture_places.add_permits(1);
-        // There is no such capture, so the read fails.
+        // The read has a permit now, but it fails, because the capture does not exist.
         assert!(matches!(next.await, Some((Err(_), _))));
     }
 

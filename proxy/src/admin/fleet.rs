@@ -62,10 +62,10 @@ const MAX_MEMORY_BYTES: usize = 64 << 20;
 /// requests wait.
 const MAX_MERGED: usize = 8;
 
-/// Number of shapes or namespaces that Seawall requests from each instance; the limit of the
-/// original request does not matter. The number is large, because a shape with much load in all
-/// instances together may have little load in each of them. In a reply about shapes, the member
-/// `other` has the sums of the figures of all shapes that the reply does not list.
+/// Number of shapes or namespaces that Seawall requests from each instance, whatever limit the
+/// original request has. The number is large, because a shape with much load in all instances
+/// together may have little load in each of them. An instance may have more shapes. Its reply about
+/// shapes then has the sums of the figures of these further shapes in the member `other`.
 const ROWS_OF_INSTANCE: usize = 1_000;
 
 /// The error text if no memory is free for a peer's reply (see [`MAX_MEMORY_BYTES`]).
@@ -191,8 +191,9 @@ impl Fleet {
         let reply = reply.await;
         let reply = match reply {
             Ok(reply) => reply,
-            // The peer had only a part of the time, so this causes no pause. If it does not reply
-            // at all, the requests that did not wait cause a pause.
+            // This request waited for other requests, so the peer had less than [`PEER_LIMIT`] to
+            // reply. So this causes no pause. If the peer does not reply at all, the requests that
+            // did not wait cause a pause.
             Err(_) if has_waited => return Err(NO_TIME.to_owned()),
             Err(_) => {
                 let address = peer.client.address().to_owned();
@@ -202,8 +203,9 @@ impl Fleet {
         let mut state = peer.state.lock();
         state.pause = None;
         if reply.is_ok() {
-            // This instance would have refused its own request, so the peer is another instance. If
-            // an earlier request got the HTTP status 421, this status came from an HTTP proxy.
+            // This instance refuses requests that it has sent to itself, with the HTTP status 421.
+            // The peer has accepted this request, so the peer is another instance. If an earlier
+            // request got the status 421, an HTTP proxy has sent this status.
             state.is_own = false;
         }
         let error = match reply {
@@ -347,8 +349,8 @@ async fn respond_for_all(
             bytes: body.to_vec(),
             _memory: None,
         })),
-        // This instance does not have the requested shape or namespace, or its history is off. A
-        // peer may still have the figures.
+        // A peer may have the figures in two cases: this instance does not have the requested shape
+        // or namespace (first line), or its history is off (second line).
         StatusCode::NOT_FOUND if body.starts_with(NO_SUCH.as_bytes()) => Ok(None),
         StatusCode::NOT_FOUND => Err(String::from_utf8_lossy(&body).trim().to_owned()),
         _ => return (head, body).into_response(),

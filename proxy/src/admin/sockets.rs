@@ -27,7 +27,8 @@ impl Sockets {
     /// configuration key in this log line.
     ///
     /// # Errors
-    /// The host is unknown, or no address was bound and [`is_taken`] is false for all errors.
+    /// If the host is unknown. Also if no address can be bound, now or later: each attempt has
+    /// failed with an error for which [`is_taken`] is false.
     pub(crate) async fn bind(address: &str, key: &str) -> io::Result<Self> {
         let addresses = lookup_host(address).await?.collect();
         Self::bind_all(addresses, key).await

@@ -26,8 +26,9 @@ pub(super) struct Endpoint {
 }
 
 /// Merges the replies of all instances into one JSON text. `None` if no instance has sent a valid
-/// reply with figures. Fails if no instance has the requested shape or namespace but a peer without
-/// a valid reply may have it, or if the merged reply cannot be encoded.
+/// reply with figures. But if at least one instance has replied that it does not have the requested
+/// shape or namespace, and a peer has sent no valid reply, this function fails: that peer may have
+/// the figures. Also fails if the merged reply cannot be encoded.
 type MergeReplies = fn(Vec<InstanceReply>, &Asked) -> Result<Option<Vec<u8>>, Refused>;
 
 /// The parameters of the caller's request that are applied to the merged reply.
@@ -156,7 +157,8 @@ fn merged<T: Adapt>(
         }
     }
     let Some(mut reply) = sum else {
-        // Here, a complete instance is one that does not have the requested shape or namespace.
+        // No instance has sent figures. So if `is_any_complete` is true, an instance has replied
+        // that it does not have the requested shape or namespace. A peer with an error may have it.
         return match error_of_a_peer(&instances).filter(|_| is_any_complete) {
             Some(why) => Err((StatusCode::BAD_GATEWAY, why)),
             None => Ok(None),

@@ -37,9 +37,9 @@ fn sparklines_of(insight: &Insight, range: Range) -> seawall_api::Sparklines {
     lines_of(step, &steps)
 }
 
-/// The lines of all shapes. Each item of `steps` has the start of a step and its figures. The
-/// lines have at most [`MAX_STEPS`] points, because steps can begin years apart if the clock was
-/// wrong. Earlier steps are then omitted.
+/// The lines of all shapes. Each item of `steps` has the start of a step and its figures. If the
+/// clock was wrong, steps can begin years apart. So the lines have at most [`MAX_STEPS`] points,
+/// and earlier steps are omitted.
 fn lines_of(step: Duration, steps: &[(u64, Period)]) -> seawall_api::Sparklines {
     let step = step.as_secs().max(1);
     let ends = steps.first().zip(steps.last());
