@@ -153,7 +153,8 @@ pub(super) struct Directory {
     path: PathBuf,
 }
 
-/// The parts of one capture. A reload that changes the directory of captures does not change them.
+/// The parts of one capture. This value names the directory in which the capture is. So the parts
+/// can still be found after a reload has changed the directory of captures.
 #[derive(Debug)]
 pub(crate) struct CaptureParts {
     directory: Directory,
@@ -192,8 +193,9 @@ impl Directory {
         builder.create(&self.path)
     }
 
-    /// Locks this directory for one capture, and creates it if it does not exist. `None` if a
-    /// capture of another process has locked it. The lock ends when the returned file is dropped.
+    /// Locks this directory of captures, so that only one process captures into it. Creates the
+    /// directory if it does not exist. `None` if a capture of another process has locked it. The
+    /// lock ends when the returned file is dropped.
     pub(super) fn lock(&self) -> io::Result<Option<File>> {
         self.create_itself()?;
         let directory = File::open(&self.path)?;

@@ -280,7 +280,7 @@ impl KeptBytes {
     fn measure(&self, list: impl FnOnce() -> io::Result<Vec<Kept>>, running: &Running) {
         let _measuring = self.measuring.lock();
         let Ok(kept) = list() else { return };
-        // A capture may have begun while the directory was read.
+        // Read the id after the list, because a capture may have begun while `list` ran.
         let running = running.id();
         let ended = kept
             .iter()
@@ -409,8 +409,8 @@ impl Captures {
             bytes: settings.lead_bytes,
         };
         // Start a [`Tap`] if the limits have changed, or if there is neither a tap nor a running
-        // capture, for example after a capture. If the files of a capture could not be created, its
-        // tap is still there.
+        // capture, for example after a capture. No new tap is needed after a capture whose files
+        // could not be created: that capture has left its tap in place.
         let is_due = match armed {
             Some(armed) => !armed.queue.is_ring_of(limits, lead),
             None => self.running.written.load().is_none(),
@@ -453,9 +453,9 @@ impl Captures {
                 redacting,
             };
             let mut written = Written::new(tap, beginning);
-            // If the files cannot be created, the queue keeps its records for the next event. The
-            // first summary says that the capture begins at the event. The last summary has the
-            // time of the oldest kept operation.
+            // Create the files before `begin`: if this fails, the queue keeps its records for the
+            // next event. So the first summary has the time of the event as the beginning of the
+            // capture. The last summary has the time of the oldest kept operation.
             create(&settings, &written)?;
             written.offset_us = written.tap.queue.begin(event, &self.totals);
             written.began_at -= Duration::from_micros(at_us.saturating_sub(written.offset_us));

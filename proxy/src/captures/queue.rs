@@ -3,10 +3,10 @@
 //! waits for the queue: if a limit is reached, the message is not recorded, and the queue counts it
 //! as omitted.
 //!
-//! The queue reserves memory before it adds the record of a client, of a command or of an omitted
-//! command, or the message of a reply. All other records are small. Each of them belongs to a
-//! client or command for which memory was reserved, or reports all omissions for one reason since
-//! the previous record. So the number of the small records is limited too.
+//! The queue reserves memory for the records of new clients, commands and omitted commands, and for
+//! the messages of replies. It adds all other records even if it is full: they are small, and their
+//! number is limited. Each of them belongs to a client or command for which memory was reserved, or
+//! it reports all omissions for one reason since the last such report.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -164,8 +164,8 @@ struct QueueState {
     /// The queue has dropped the commands of all operations whose number is lower than this number.
     /// Replies to those operations are dropped too.
     first_operation: u64,
-    /// For each reason in [`REASONS`], the omissions that no [`Omitted`] record in the queue
-    /// reports yet: operations, and messages of replies.
+    /// For each reason in [`REASONS`], the omitted operations and the omitted messages of replies
+    /// that no [`Omitted`] record in the queue reports yet.
     gaps: [Gap; REASONS.len()],
     rate: Rate,
     end: Option<EndReason>,
@@ -196,8 +196,8 @@ pub(super) struct Lead {
     pub(super) bytes: usize,
 }
 
-/// The omissions for one reason that no [`Omitted`] record in the queue reports yet: operations,
-/// and messages of replies.
+/// The operations and the messages of replies that were omitted for one reason, and that no
+/// [`Omitted`] record in the queue reports yet.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gap {
     began_at_us: u64,
@@ -258,7 +258,7 @@ impl Queue {
         let Some(ring) = state.ring.take() else {
             return event.at_us;
         };
-        // Add records of the omissions since the last record. These omissions are counted below.
+        // Report the latest omissions now, so that `count_kept_omissions` below counts them too.
         state.report_gaps();
         self.is_ring.store(false, Ordering::Relaxed);
         let commands = state.records.iter().filter_map(|record| match record {
@@ -424,8 +424,8 @@ impl Queue {
         self.push(state, Content::Reply(reply), bytes);
     }
 
-    /// Counts operations that are not recorded. If `operations` is 0, counts the message of a reply
-    /// that is not recorded. A later record reports the omission.
+    /// Counts omitted operations. If `operations` is 0, counts one omitted message of a reply. A
+    /// later record reports the omission.
     pub(super) fn omit(
         &self,
         reason: OmissionReason,
@@ -475,10 +475,9 @@ impl Queue {
     }
 
     /// Ends the capture, and drops all records that are not written yet: the queued records and
-    /// `rest`, which the writer has already taken. Their operations count as omitted. Returns
-    /// records that report these omissions, and the earlier omissions that no written record
-    /// reports. If the queue still waits for an event, nothing counts as omitted, and no records
-    /// are returned.
+    /// `rest`, which the writer has already taken. Their operations count as omitted. The returned
+    /// records report these omissions, and also earlier omissions that no written record reports.
+    /// If the queue still waits for an event, counts nothing as omitted, and returns no records.
     pub(super) fn discard(
         &self,
         reason: EndReason,
@@ -696,9 +695,8 @@ impl QueueState {
         dropped
     }
 
-    /// Adds an [`Omitted`] record for each reason with omissions since the last call. These are
-    /// operations or messages of replies. With the record, a reader of the capture sees that they
-    /// are missing.
+    /// Adds an [`Omitted`] record for each reason for which operations or messages of replies were
+    /// omitted since the last call. The record tells a reader of the capture that they are missing.
     fn report_gaps(&mut self) {
         for (reason, gap) in REASONS.into_iter().zip(&mut self.gaps) {
             if gap.bytes > 0 {

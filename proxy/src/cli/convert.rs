@@ -153,7 +153,8 @@ fn to_capture(
         operations += u64::from(matches!(record, Content::Command(_)));
         clients += u64::from(matches!(record, Content::ClientBegan(_)));
         if let Content::Omitted(missing) = &record {
-            // If no operation was omitted, at least one message of a reply was.
+            // A record with 0 operations reports omitted messages of replies, but not their number.
+            // So it counts as one.
             omitted = omitted.saturating_add(missing.operations.max(1));
         }
         Ok(writer.push(&record.into())?)

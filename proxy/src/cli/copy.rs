@@ -363,9 +363,9 @@ impl Copier<'_> {
     }
 
     /// Creates the indexes of the original collection. Values in partial index filters are replaced
-    /// by pseudonyms. An index that the server refuses, because it cannot be built on pseudonyms
-    /// (such as a geospatial index), is reported and skipped. The copy ends if the server could not
-    /// create an index for another reason.
+    /// by pseudonyms. The server may refuse an index, for example a geospatial index, which cannot
+    /// be built on pseudonyms. Such an index is reported and skipped. If an index cannot be created
+    /// because the server or the network has failed, the copy ends.
     async fn indexes(&self, name: &str) -> Result<u64, CopyError> {
         let list = self.from.run_cursor_command(doc! { "listIndexes": name });
         let indexes: Vec<Document> = list.await?.try_collect().await?;

@@ -246,7 +246,8 @@ impl<'a> Output<'a> {
     fn replace(&mut self, content: &str) -> io::Result<()> {
         match self.file.metadata()?.is_file() {
             true => write_whole(self.path, |mut file| file.write_all(content.as_bytes())),
-            // The results may go to a pipe, whose reader has waited since the start of the replay.
+            // For example a pipe. Its reader has waited since the start of the replay, so write to
+            // the pipe that is already open.
             false => self.file.write_all(content.as_bytes()),
         }
     }

@@ -127,7 +127,7 @@ fn kinds(records: &[Content]) -> Vec<String> {
     kinds.collect()
 }
 
-/// A capture can begin at an event, such as a storm, and then contains the last records before it.
+/// A capture that begins at an event, such as a storm, contains the last records before the event.
 #[test]
 fn a_queue_that_waits_for_an_event_keeps_the_last_second_of_records_and_their_clients() {
     let (queue, totals, now) = ring(1 << 20);
@@ -191,7 +191,7 @@ fn records_older_than_one_second_are_dropped_when_an_event_begins_a_capture() {
     assert_eq!(queue.used_bytes(), 0);
 }
 
-/// A capture can begin at an event, such as a storm, and then contains the last records before it.
+/// A capture that begins at an event, such as a storm, contains the last records before the event.
 #[test]
 fn a_queue_that_waits_for_an_event_drops_old_records_over_its_memory_limit() {
     let (queue, totals, now) = ring(10 * RECORD_BYTES);

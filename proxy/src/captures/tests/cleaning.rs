@@ -58,8 +58,8 @@ fn captures_that_were_deleted_on_the_disk_are_not_counted_even_without_a_retenti
     assert_eq!(captures.figures().kept_bytes, 0);
 }
 
-/// `kept_bytes` becomes the metric `seawall_capture_bytes`. For example, the process has no free
-/// descriptor to read the directory.
+/// `kept_bytes` becomes the metric `seawall_capture_bytes`. The directory cannot be read, for
+/// example, while the process has no free descriptor.
 #[test]
 fn the_size_of_the_captures_on_disk_stays_the_same_while_the_directory_cannot_be_read() {
     let folder = Folder::new("unreadable");

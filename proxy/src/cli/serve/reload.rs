@@ -24,9 +24,9 @@ use crate::{
 /// seconds.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Time after which Seawall loads a refused configuration again (`reload.watch`). A configuration
-/// is loaded again only if the parser accepts it: its refusal may then have had a temporary cause,
-/// for example servers that did not reply in time.
+/// Time after which Seawall loads a refused configuration again (`reload.watch`). It does this only
+/// if the parser accepts the configuration, because only then can the cause of the refusal be
+/// temporary: for example, servers did not reply in time.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Reloads the configuration of a running proxy.
