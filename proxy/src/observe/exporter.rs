@@ -84,8 +84,8 @@ impl Collected {
         })
     }
 
-    /// Sets the starts of all series to times that are not after `now`. A start is after `now` if
-    /// the clock was set back since that start.
+    /// Sets each start of a series that is after `now` to `now`. A start is after `now` if the
+    /// clock was set back since that start.
     pub(super) fn limit_starts(&mut self, now: SystemTime) {
         self.started_at = self.started_at.min(now);
         self.series.limit_starts(now);
@@ -633,8 +633,7 @@ impl Exporter {
     }
 }
 
-/// Data that is copied from the registry's rows while the registry is locked, and used after the
-/// registry is unlocked.
+/// Copies of data in the registry's rows, made while the registry is locked and used afterwards.
 struct FreshRows {
     namespaces: Vec<Namespace>,
     shapes: Vec<FreshShape>,
@@ -690,6 +689,7 @@ fn codes(sums: &Option<Box<NamespaceSums>>) -> Vec<CodeCount> {
 }
 
 /// Minimum time between two runs of [`Registry::turn_over`](super::registry::Registry::turn_over).
+/// So scrapes cause no extra runs. The time is below one second, so that each second has a run.
 const TURN_OVER_EVERY: Duration = Duration::from_millis(900);
 
 /// The value of the label `code` for an error code: the number, or `other` for codes that are

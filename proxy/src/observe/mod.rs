@@ -1,10 +1,10 @@
 //! Operation statistics: counts every operation, login and connection exactly once.
 //!
-//! The data path calls the [`Recorder`]: for each operation, the thread that serves it does one
-//! look-up and a few additions in a table of its own. The [`Exporter`], in the control plane, takes
-//! the tables once a second and before every scrape. It adds them to the totals that `/metrics` and
-//! the API show. The [`ClientDirectory`] lists the connected clients. Recording never waits for a
-//! server or a client, and every operation is counted.
+//! The data path calls the [`Recorder`]. For each operation, the thread that serves it does one
+//! look-up and a few additions in a table that few other threads use. Once a second and before
+//! every scrape, the [`Exporter`] (in the control plane) adds the sums in these tables to the
+//! totals that `/metrics` and the API show. The [`ClientDirectory`] lists the connected clients.
+//! Recording never waits for a server or a client, and every operation is counted.
 //!
 //! An *awaiting* operation is a `getMore` on a change stream or on a tailable cursor: its client
 //! asks the server to wait for an event. The time of awaiting operations is counted separately,

@@ -57,7 +57,7 @@ struct NameState {
 /// The names that were counted below one prefix.
 #[derive(Debug)]
 struct Watched {
-    /// The user whose command contained the prefix first, as in [`NameState::users`].
+    /// The user whose command contained the prefix first: the key in [`NameState::users`].
     user: u64,
     names: HashSet<ChildName>,
 }
@@ -129,9 +129,9 @@ impl NameState {
         names.len() > MAX_NAMES
     }
 
-    /// Drops watched prefixes of the user with the most watched prefixes: those with only one name,
-    /// because most prefixes have only one. If this user has no such prefix, drops all watched
-    /// prefixes of this user. A dropped prefix can still be learned later.
+    /// Drops watched prefixes of the user with the most watched prefixes. Chooses the prefixes with
+    /// only one name, because most prefixes have only one name. If this user has no such prefix,
+    /// drops all watched prefixes of this user. A dropped prefix can still be learned later.
     fn drop_watched(&mut self) {
         let users = self.users.iter();
         let Some((&greediest, _)) = users.max_by_key(|(_, own)| own.watched) else {

@@ -146,8 +146,8 @@ impl<'a> Observation<'a> {
     }
 
     /// Counts one repetition: the server that ran the operation failed or refused it, and Seawall
-    /// sends the operation again. Removes the error code of the failed reply. The next server did
-    /// not cause the time of the failed attempt, so this time becomes a part of the checkout.
+    /// sends the operation again. Removes the error code of the failed reply. Moves the time of the
+    /// failed attempt to [`Phase::Checkout`], because the next server did not cause this time.
     pub(crate) fn mark_repeated(&mut self, now: Instant) {
         self.enter(Phase::Checkout, now);
         for phase in [Phase::Forward, Phase::Server, Phase::Receive, Phase::Send] {

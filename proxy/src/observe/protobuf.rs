@@ -339,9 +339,9 @@ impl Native {
             last = count;
         }
         if self.buckets.is_empty() {
-            // By the format, such a span marks a native histogram without values. Without it, a
-            // scraper would take the histogram for a classic one, and would not see the first
-            // values as an increase from 0.
+            // In this format, one span without buckets marks a native histogram without values.
+            // Without this span, a scraper would take the histogram for a classic one. It would
+            // then not see the first values as an increase from 0.
             histogram.positive_spans.push(BucketSpan {
                 offset: Some(0),
                 length: Some(0),

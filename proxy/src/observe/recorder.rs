@@ -397,7 +397,7 @@ mod tests {
     use seawall_stats::Outcome;
 
     #[test]
-    fn servers_beyond_the_limit_share_one_row_that_has_only_metrics_that_add_up() {
+    fn servers_beyond_the_limit_share_one_row_with_only_metrics_that_can_be_summed() {
         let observer = Observer::without_shapes();
         let servers = (0..=MAX_SERVERS).map(|number| {
             let server = observer.recorder.server(&format!("s{number}:1"));

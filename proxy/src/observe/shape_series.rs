@@ -177,7 +177,7 @@ impl ShapeSeries {
         kept.map(|kept| (kept.shape.as_ref(), &kept.durations, kept.since))
     }
 
-    /// Sets the starts of all series to times that are not after `now`.
+    /// Sets each start of a series that is after `now` to `now`.
     pub(super) fn limit_starts(&mut self, now: SystemTime) {
         for kept in self.durations.values_mut() {
             kept.since = kept.since.min(now);

@@ -1,5 +1,5 @@
-//! The sums of counts and times of operations by namespace, by shape and by server, for one thread
-//! or for several threads.
+//! Sums for operations: their counts and times, by namespace, by shape and by server. A value has
+//! the sums of one thread, or of several threads together.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -82,7 +82,7 @@ pub(super) struct Folded {
 pub(super) struct Record {
     pub(super) rows: RowIndexes,
     /// For a `getMore`: the row that counts the operation that opened the cursor. `None` for other
-    /// commands, and if this operation is unknown.
+    /// commands, and if Seawall does not know which operation opened the cursor.
     pub(super) origin: Option<ShapeIndex>,
     /// For a `getMore`: the id of the shape of the operation that opened the cursor. The row
     /// `origin` may count other shapes too.
@@ -90,9 +90,9 @@ pub(super) struct Record {
     /// For a `getMore`, if the shape `origin_id` has no row of its own: the id of this shape, and
     /// the id of its coarse shape (see [`super::registry`]).
     pub(super) origin_folded: Option<(ShapeId, ShapeId)>,
-    /// The server to which the operation was sent last. `None` if it was sent to no server, and for
-    /// a `killCursors` whose cursors are on several servers: the time of such an operation is the
-    /// sum of the times of these servers, and an operation counts for at most one server.
+    /// The server to which the operation was sent last. `None` if it was sent to no server. Also
+    /// `None` for a `killCursors` whose cursors are on several servers: its time is the sum of the
+    /// times at these servers, but an operation counts for at most one server.
     pub(super) server: Option<ServerIndex>,
     pub(super) outcome: Outcome,
     /// The code of the error reply; `None` if there is no error reply, or if it has no code.
@@ -151,9 +151,9 @@ pub struct NamespaceSums {
     pub outcomes: [u64; OUTCOMES],
     /// The durations of all operations except awaiting operations.
     pub durations: FineDistribution,
-    /// The durations of the awaiting operations. They are not included in `durations`: sums of
-    /// durations saturate, so a difference of two sums, such as the time without awaiting
-    /// operations, could fall.
+    /// The durations of the awaiting operations. They are not included in `durations`. Otherwise
+    /// the time without awaiting operations would be a difference of two sums. Sums of durations
+    /// saturate, so this difference could fall.
     pub awaited: FineDistribution,
     /// Total time of all operations in each phase, including awaiting operations.
     pub phases: PhaseTimes,

@@ -1,5 +1,5 @@
-//! The sums of counts and times of operations that one thread has added since the exporter last
-//! collected the sums of all threads.
+//! The sums of one thread: the counts and times of the operations that the thread has added since
+//! the last collection. The exporter regularly collects the sums of all threads.
 
 use std::{mem, sync::Arc, time::Duration};
 

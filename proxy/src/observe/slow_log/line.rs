@@ -183,7 +183,8 @@ fn write_value(out: &mut Bounded, value: RawBsonRef<'_>, levels: usize) -> io::R
         RawBsonRef::String(text) => RawBsonRef::String(out.start_of(text)),
         RawBsonRef::JavaScriptCode(code) => RawBsonRef::JavaScriptCode(out.start_of(code)),
         RawBsonRef::Symbol(text) => RawBsonRef::Symbol(out.start_of(text)),
-        // The JSON text is longer than the bytes, so a start of this length fills the buffer.
+        // The JSON text of binary data is longer than the data. So as many bytes as still fit into
+        // the buffer are enough to fill the buffer.
         RawBsonRef::Binary(RawBinaryRef { subtype, bytes }) => {
             let bytes = bytes.get(..out.room()).unwrap_or(bytes);
             RawBsonRef::Binary(RawBinaryRef { subtype, bytes })
@@ -212,9 +213,9 @@ impl Bounded {
         self.max_bytes.saturating_sub(self.bytes.len())
     }
 
-    /// The start of a text, so that a long text is not read to its end. If the start is not the
-    /// whole text, the start is longer than the room. So the buffer gets the same bytes as from the
-    /// whole text.
+    /// The start of a text, so that a long text is not read to its end. The start is either the
+    /// whole text, or too long for the buffer. In both cases, the buffer gets the same bytes as
+    /// from the whole text.
     fn start_of<'a>(&self, text: &'a str) -> &'a str {
         let end = self.room().saturating_add(MAX_CHARACTER_BYTES);
         text.get(..text.floor_char_boundary(end)).unwrap_or(text)
