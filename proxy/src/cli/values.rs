@@ -7,7 +7,8 @@ use crate::runtime::raise_descriptor_limit;
 /// Number of file descriptors that a load or a replay needs in addition to its connections.
 const OTHER_DESCRIPTORS: u64 = 50;
 
-/// Maximum duration of a load in seconds: a week. The harness keeps the results of each second.
+/// Maximum duration of a load in seconds: a week. The harness keeps the results of each second, so
+/// this maximum limits its memory.
 const MAX_DURATION_S: f64 = 604_800.0;
 
 /// Maximum number of operations or connections per second. One machine cannot send more.

@@ -52,13 +52,13 @@ const MAX_NAME_BYTES: usize = 254;
 /// namespace alone cannot fill the table with them.
 const COARSE_PER_NAMESPACE: u32 = 512;
 
-/// Coarse rows are added only while there are fewer of them than one tenth of the maximum number of
-/// shape rows, because coarse rows are never evicted.
+/// A coarse row is added only if the coarse rows are fewer than one tenth of the maximum number of
+/// shape rows. Coarse rows are never evicted, so without this limit they could fill the table.
 const COARSE_SHARE: usize = 10;
 
-/// A shape without a reserved row gets a row only if fewer than this number of shapes of its
-/// namespace have got a row in the current second. So shapes that occur only once do not fill the
-/// table at once.
+/// When this number of shapes of a namespace have got a row in the current second, further shapes
+/// of the namespace get a row only if a row is reserved for them. So shapes that occur only once do
+/// not fill the table at once.
 const ADMITTED_PER_SECOND: u32 = 20;
 
 /// Assumed average number of non-empty histogram buckets in a row, to estimate the row's memory.
@@ -541,8 +541,8 @@ impl Registry {
             }
             let siblings = self.siblings_of(candidate.coarse);
             if siblings >= FINE_PER_COARSE {
-                // At most one eviction per second and coarse shape: the search for the coarse
-                // shape's lightest row scans all rows. The number of searches is limited too.
+                // Search at most once per second for the lightest row of a coarse shape, because
+                // the search scans all rows. The number of searches per second is limited too.
                 if per_coarse.len() < PROMOTED_PER_SECOND
                     && per_coarse.insert(candidate.coarse)
                     && let Some((weight, serial)) = self.lightest_under(candidate.coarse)

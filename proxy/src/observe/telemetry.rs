@@ -73,9 +73,9 @@ impl Exporter {
 
     fn telemetry_at(&self, now: SystemTime) -> Batch {
         let mut collected = self.collect_all();
-        // A collector refuses points that start after their time. After the clock was set back, the
-        // series start at the time of the next export, and keep this start: a new start at each
-        // export would mean that the sums begin again.
+        // A collector refuses points whose start is after their time. So after the clock was set
+        // back, the series get the time of the next export as their start. Later exports keep this
+        // start, because a new start would mean that the sums begin again.
         collected.limit_starts(now);
         let mut batch = Batch::new(collected.started_at, now);
         for (namespace, sums) in self.namespaces_of(&collected) {

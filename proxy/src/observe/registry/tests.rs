@@ -169,7 +169,7 @@ fn a_new_shape_replaces_the_lightest_shape_in_a_full_table_only_if_it_is_heavier
     table.run(&find("orders", 3, 0), MS);
     table.second();
     assert!(table.has_row(100) && !table.has_row(101));
-    // One row in ten is coarse. The sums of the evicted rows were added to the coarse row.
+    // One of the ten rows is coarse. The sums of the evicted rows were added to this row.
     assert_eq!(
         (table.registry.fine_rows, table.registry.coarse_rows),
         (9, 1)
