@@ -1,5 +1,5 @@
-//! Turns to close client connections. If Seawall closes many connections, for example after a
-//! failover, it closes them one after another. So their clients do not all reconnect at the same
+//! Turns to close client connections. If many connections must be closed, for example after a
+//! failover, Seawall closes them one after another. So the clients do not all reconnect at the same
 //! time.
 
 use std::{
@@ -13,14 +13,14 @@ use super::turns::Turns;
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
-/// Minimum time between two closes for the same reason, unless clients have waited for too long. So
-/// these closes usually cause at most a hundred reconnects a second, which do not overload a
-/// deployment.
+/// Minimum time between two closes for the same reason. So the closes for one reason usually cause
+/// at most a hundred reconnects a second, which do not overload a deployment. Clients that have
+/// waited for too long ([`MAX_WAIT_FOR_REPLY`]) are closed without regard to this time.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Maximum time until Seawall closes the connection of a client that waits for a reply. Each client
-/// has its own limit, between half of this time and this time. So the clients whose turn would come
-/// later are not all closed at the same time.
+/// A client that waits for a reply is closed after this time at the latest, even if its turn has
+/// not come. Each client has its own limit, between half of this time and this time. With one limit
+/// for all clients, those that wait for their turn would all be closed at the same time.
 const MAX_WAIT_FOR_REPLY: Duration = Duration::from_secs(30);
 
 /// Number of different limits for the wait. After this many clients, the limits repeat.

@@ -531,7 +531,7 @@ mod tests {
 
     /// In this test, a waiter is a user and a number. Waiters with the number 0 have left.
     #[test]
-    fn pop_if_skips_waiters_that_have_left_and_users_without_other_waiters() {
+    fn pop_if_skips_waiters_that_have_left_and_users_whose_waiters_have_all_left() {
         let mut queue = UserQueue::default();
         for waiter in [(1, 0), (1, 0), (1, 1), (2, 0), (3, 1), (3, 0), (3, 2)] {
             queue.push((waiter.0, Sharer::Local), waiter);

@@ -216,8 +216,7 @@ fn most_tokens(rate: f64) -> f64 {
 struct UsedToken(Option<Arc<Gate>>);
 
 impl UsedToken {
-    /// Drops this value, but does not give the token back. Called when the login has passed all
-    /// gates, so that the token stays used.
+    /// Ends this value without giving the token back. Called when the login has passed all gates.
     fn keep(mut self) {
         self.0 = None;
     }
@@ -246,7 +245,7 @@ impl GateState {
         let rate = f64::from(std::mem::take(&mut self.passed)) / seconds;
         self.average_rate += (rate - self.average_rate) * 0.1;
         self.missed_for = match is_missed {
-            // A tick that comes very late does not prove that waits exceeded the target since the
+            // A very late tick does not prove that waits exceeded the target all the time since the
             // last tick.
             true => self.missed_for + elapsed.min(TICK * 2),
             false => Duration::ZERO,
@@ -333,11 +332,11 @@ impl LoginGates {
         token.keep();
     }
 
-    /// Adjusts all gates to how long operations wait for connections. `by_user` has the users whose
-    /// operations wait for other operations of the same user, each with its longest such wait,
-    /// which adjusts the user's gate. `wait` is the longest wait for any other reason, and adjusts
-    /// the common gate. Called every 20 ms while operations run or clients arrive; `elapsed` is the
-    /// time since the last call.
+    /// Adjusts all gates to how long operations wait for connections. `by_user` has the waits of
+    /// operations that wait for other operations of the same user. The longest wait of a user
+    /// adjusts the user's gate. `wait` is the longest of all other waits, and adjusts the common
+    /// gate. Called every 20 ms while operations run or clients arrive; `elapsed` is the time since
+    /// the last call.
     pub fn tick<'u>(
         &self,
         wait: Duration,

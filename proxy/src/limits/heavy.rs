@@ -76,8 +76,9 @@ impl Heavy<'_> {
 
     /// Runs `work`: one step of a TLS handshake, or the verification of a certificate. It runs on a
     /// thread of low priority, and computes cryptography for a few milliseconds at most. It must
-    /// not use a socket: other threads would wait for locks of the runtime that a thread of low
-    /// priority holds. If this future is dropped, work that has not begun does not begin.
+    /// not use a socket: the thread of low priority would then hold a lock of the runtime, and
+    /// other threads would wait for this lock. If this future is dropped, work that has not begun
+    /// does not begin.
     ///
     /// # Panics
     /// If `work` panics.
@@ -103,8 +104,8 @@ impl Heavy<'_> {
     }
 
     /// True if a pass over this number of bytes may have to wait for a turn in [`Self::walk`]. If
-    /// false, the caller may run the pass directly. Then the result of the pass is not moved
-    /// through a future.
+    /// false, the caller may run the pass directly, without a future. This avoids a move of the
+    /// result out of the future.
     pub(crate) fn is_long_walk(bytes: usize) -> bool {
         bytes > LONG_WALK_BYTES
     }

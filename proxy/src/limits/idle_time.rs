@@ -8,8 +8,9 @@ use std::{
 
 use tokio::time::Instant;
 
-/// An idle thread that waits this long for a core shows that other threads use all cores. The wait
-/// is then usually hundreds of milliseconds. While a core is free, it is less than a millisecond.
+/// If an idle thread waits for a core at least this long, other threads use all cores. The wait
+/// usually takes hundreds of milliseconds in this case, and less than a millisecond while a core is
+/// free.
 const LONG_WAIT: Duration = Duration::from_millis(20);
 
 /// After a wait that is shorter than [`LONG_WAIT`], Seawall assumes for this time that the idle
@@ -19,9 +20,9 @@ const PROOF_TIME: Duration = Duration::from_millis(100);
 /// Time for which the idle threads get no work after a shortage of CPU time.
 const SHORTAGE_TIME: Duration = Duration::from_secs(1);
 
-/// The waits of idle threads for a core. The fields are atomic, because threads of operations read
-/// them: they must not wait for an idle thread that holds a lock and does not run. Times are in
-/// microseconds since `origin`.
+/// The waits of idle threads for a core. The fields are atomic, because the threads that serve
+/// clients read them. If a lock protected the fields, these threads could wait for an idle thread
+/// that holds the lock and gets no core. Times are in microseconds since `origin`.
 #[derive(Debug)]
 pub(super) struct IdleTime {
     origin: Instant,

@@ -7,10 +7,11 @@
 //!
 //! While other threads, of this process or of others, use all cores, an idle thread may wait for
 //! many seconds, even in the middle of a step of a handshake. So an idle thread measures how long
-//! it waits for a core: after each step, and before a step if the last measurement is not new.
-//! After a long wait, all steps run on the fallback threads for a second. If the idle threads make
-//! no progress, the steps that wait for them move to the fallback threads. A long queue alone does
-//! not move steps. A step that is interrupted on an idle thread cannot move, so it may be slow.
+//! it waits for a core: after each step, and before a step if no short wait was measured in the
+//! last 100 ms. After a long wait, all steps run on the fallback threads for a second. If the idle
+//! threads make no progress, the steps that wait for them move to the fallback threads. A long
+//! queue alone does not move steps. A step that is interrupted on an idle thread cannot move, so it
+//! may be slow.
 
 use std::{
     fmt,
@@ -140,8 +141,8 @@ impl LowPriority {
                 Ok(None) => break,
                 Err(_) => {}
             }
-            // A step that has just been claimed may be running. A step that was claimed before this
-            // wait was interrupted.
+            // A step that was claimed during the last [`PATIENCE`] may be running. A step that was
+            // claimed earlier has been interrupted, because a step needs only a few milliseconds.
             let is_interrupted = was_claimed;
             was_claimed = work.is_claimed();
             let before = std::mem::replace(&mut begun, idle.begun.load(Ordering::Relaxed));
@@ -234,7 +235,7 @@ impl<W> Unstarted<W> {
     }
 }
 
-/// A runtime with its own threads, which all have one priority.
+/// A runtime with its own threads, which all have the same priority.
 struct Threads {
     count: usize,
     first: Turns,
@@ -299,15 +300,16 @@ impl Threads {
             // a core. The delivery fails if the client has disconnected.
             drop(deliver.send(catch_unwind(AssertUnwindSafe(work))));
             schedule.end_step();
-            // There is a turn for each thread. Without the yield, the next step on this thread
-            // would get this turn, even if another step should come first. During the yield, steps
-            // that are ready begin to wait, so the turn passes to the first one in the queue.
+            // There are as many turns as threads. Without the yield, the next step that runs on
+            // this thread would get this turn, even if another step should come first. During the
+            // yield, the steps that are ready enter the queue. So the turn passes to the first step
+            // of the queue.
             yield_now().await;
             drop(turn);
         });
         let task = AbortOnDropHandle::new(task);
         let done = delivered.await.ok()?;
-        // The task still ends its turn.
+        // The task must not be aborted: it still has to run `end_step` and to give its turn back.
         drop(task.detach());
         Some(done.unwrap_or_else(|panic| resume_unwind(panic)))
     }
@@ -469,7 +471,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_steps_of_one_address_delay_a_step_of_another_one_by_at_most_two_steps() {
+    async fn waiting_steps_of_one_address_delay_a_step_of_another_address_by_at_most_two_steps() {
         let threads = Arc::new(Threads::new(1, || {}));
         let turn = threads.first.take(LOCAL).await;
         let order = Arc::new(Mutex::new(Vec::new()));
@@ -545,7 +547,8 @@ mod tests {
         assert_eq!(timeout(LIMIT, later).await, Ok(Some(7)));
     }
 
-    /// After each step, waits until the test sends. In this way an idle thread can wait for a core.
+    /// After each step, waits until the test sends. This simulates an idle thread that waits for a
+    /// core.
     struct Interrupted(Receiver<()>);
 
     impl Schedule for Interrupted {

@@ -195,9 +195,10 @@ impl SharedPermits {
         })
     }
 
-    /// Gives the free permits to waiters. While a permit is free, examines all waiting users:
-    /// otherwise the permit could stay unused until an operation ends. Each user that may get no
-    /// permit holds at least eight permits, so the number of such users is limited.
+    /// Gives the free permits to waiters. As long as a permit is free, examines the next waiting
+    /// user, until all are examined. Otherwise the permit could stay unused until an operation
+    /// ends. Each user that is not allowed to get a permit holds at least eight permits, so the
+    /// number of such users is limited.
     fn serve_waiters(self: &Arc<Self>) {
         loop {
             let mut waiters = self.waiters.lock();
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_with_many_addresses_gets_no_more_permits_than_a_user_with_one() {
+    fn a_user_with_many_addresses_gets_no_more_permits_than_a_user_with_one_address() {
         let permits = OperationPermits::new(4);
         let [greedy, other] = [1, 2].map(User::new);
         let mut held = greedy.admit_all(&permits);

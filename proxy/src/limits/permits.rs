@@ -6,16 +6,17 @@
 //! address with the most permits has at least two permits more than the other address. Among
 //! handshakes and among connections to the admin address, the oldest connection is closed. Among
 //! clients, a silent connection is closed. So a single address may use all permits, but usually it
-//! cannot lock out another address. The exceptions are clients that all send messages again and
-//! again, and a maximum of one permit.
+//! cannot lock out another address. It can lock out another address in two cases: all its clients
+//! send messages again and again, or the maximum is one permit.
 //!
 //! For monitors, another rule applies, because a monitor that has sent a `hello` in the last ten
 //! minutes is never closed for another address. Each address gets at most its share
 //! ([`is_within_share`]) of the permits. So one address cannot lock out the monitors of other
-//! addresses. A newcomer whose address may get no further permit can take the permit of a monitor
-//! of the address with the most monitors. That address must have at least two monitors more than
-//! the newcomer's address. Seawall closes its monitor with the earliest last `hello`, if this
-//! `hello` was at least ten minutes ago.
+//! addresses. If a newcomer's address cannot get a further permit, Seawall can close another
+//! monitor and give its permit to the newcomer. It selects the address with the most monitors, and
+//! among its monitors the one with the earliest last `hello`. It closes this monitor only if the
+//! `hello` was at least ten minutes ago, and if that address has at least two monitors more than
+//! the newcomer's address.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -1,5 +1,5 @@
 //! Bounded resources that several holders share. A holder gets a further unit only while it holds
-//! fewer units than a multiple of the free units ([`is_within_share`]). So if a resource has nine
+//! fewer units than eight times the free units ([`is_within_share`]). So if a resource has nine
 //! units or more, a single holder cannot get all of them.
 
 use std::{

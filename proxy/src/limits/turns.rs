@@ -18,15 +18,16 @@ use seawall_transport::Sharer;
 /// queued. A waiter leaves when its future is dropped.
 const CLEAN_AT: usize = 64;
 
-/// A key by which waiting work is grouped: a sharer (an address or a user), or the number of a user
-/// and a sharer.
+/// A key by which waiting work is grouped: a sharer (an address or a user), or a sharer and the
+/// number of its user.
 pub trait TurnKey: Copy + Eq + Hash + Send + 'static {}
 
 impl<K: Copy + Eq + Hash + Send + 'static> TurnKey for K {}
 
 /// A bounded number of turns: permits to run long work. Waiting work is grouped by a key, by
 /// default by the sharer (an address or a user). The sharers are served round-robin. If the key
-/// also has a user, the users are served round-robin, and so are the sharers of each user.
+/// also has the number of a user, the users are served round-robin, and so are the sharers of each
+/// user.
 #[derive(Clone, Debug)]
 pub(crate) struct Turns<K: TurnKey = Sharer>(Arc<Mutex<TurnsState<K>>>);
 
