@@ -26,7 +26,8 @@ pub(super) async fn peek_until<T>(
 ) -> io::Result<T> {
     let mut pause = FIRST_PAUSE;
     loop {
-        // If the client has already left, the peek returns all its bytes.
+        // This check comes before the peek. So if the client has left, the peek returns all bytes
+        // that the client has sent.
         let has_left = peer_has_left(stream);
         let count = stream.peek(buffer).await?;
         if count == 0 {

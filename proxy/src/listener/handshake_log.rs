@@ -11,7 +11,7 @@ use super::tls::NotTls;
 use crate::{client::Peer, runtime::OccasionalLog};
 use seawall_locks::Mutex;
 
-/// The log of the failed handshakes of one listener, or of the admin address.
+/// Logs the failed handshakes at one listener, or at the admin address.
 #[derive(Debug, Default)]
 pub(crate) struct HandshakeLog(Mutex<HashMap<Cause, OccasionalLog>>);
 
@@ -57,8 +57,8 @@ impl HandshakeLog {
     }
 
     /// Counts a failure that has a [`Cause`]. Returns the cause, and the number of failures with
-    /// this cause since the last warning about it. Returns `None` if there was a warning within the
-    /// last minute, or if the failure has no cause.
+    /// this cause since the last warning about it. Returns `None` if there was a warning about this
+    /// cause within the last minute, or if the failure has no cause.
     fn due(&self, error: &io::Error, now: Instant) -> Option<(&'static str, u64)> {
         let cause = Cause::of(error)?;
         let failures = self.0.lock().entry(cause).or_default().count(now)?;

@@ -24,8 +24,8 @@ const HEADER_LIMIT: Duration = Duration::from_secs(3);
 /// Maximum size of a header. A header of version 2 may carry further fields after the addresses.
 const MAX_HEADER_BYTES: usize = 2_048;
 
-/// Maximum number of connections that wait for their header. The limit applies to all listeners
-/// together.
+/// Maximum number of connections that wait for their header. These connections do not count towards
+/// the limits of clients yet. The limit applies to all listeners together.
 pub(crate) const MAX_WAITING: usize = 2_048;
 
 /// Maximum number of connections that wait for their header and come from one address. Without this

@@ -21,7 +21,7 @@ pub(super) fn original_destination(stream: &TcpStream) -> Option<SocketAddr> {
 }
 
 /// True if the addresses differ in their IP address or port. Scope ids and flow labels are not
-/// compared: of a link-local address, only `original` has its scope id.
+/// compared: for a link-local address, only `original` has a scope id.
 #[cfg(target_os = "linux")]
 fn is_other(original: SocketAddr, here: SocketAddr) -> bool {
     (original.ip(), original.port()) != (here.ip(), here.port())

@@ -50,13 +50,16 @@ pub(super) fn load(
     Ok((Certificates(certificates), expiries))
 }
 
-/// Seawall's certificates. Each client gets one that is valid for the requested host name and whose
-/// key the client supports. If there is none, or the client requests no host name, the client gets
-/// one whose key it supports. If several certificates match, the client gets the first of them that
-/// is valid now. If none of them is valid now, it gets the first of them. If the client supports
-/// none of the keys, the first certificate is chosen: rustls then refuses the client with the alert
-/// `handshake_failure`. If Seawall chose no certificate, rustls would send the alert
-/// `access_denied`.
+/// Seawall's certificates. The certificate for a client is chosen in this order:
+///
+/// - A certificate for the host name that the client requests, whose key the client supports.
+/// - Any certificate whose key the client supports.
+/// - The first certificate, if the client supports none of the keys. rustls then refuses the client
+///   with the alert `handshake_failure`. If Seawall chose no certificate, rustls would send the
+///   alert `access_denied`.
+///
+/// If several certificates match, the client gets the first of them whose validity period includes
+/// the current time. If there is none, it gets the first one that matches.
 #[derive(Debug)]
 pub(super) struct Certificates(Vec<OwnCertificate>);
 
@@ -146,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_gets_a_certificate_that_is_not_valid_now_only_if_no_other_one_fits() {
+    fn a_certificate_that_is_not_valid_now_is_chosen_only_if_no_other_one_fits() {
         let files = [
             issue("a.example", &PKCS_ECDSA_P256_SHA256, [2_020, 2_024]),
             issue("a.example", &PKCS_ED25519, [2_020, 2_030]),

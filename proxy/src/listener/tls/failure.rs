@@ -10,8 +10,8 @@ use std::{io, time::Duration};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 use tokio_rustls::rustls::{self, InvalidMessage};
 
-/// Maximum time for which a connection stays open after its handshake has failed. The client may
-/// never close its side.
+/// Maximum time for which a connection stays open after its handshake has failed. The limit is for
+/// clients that never close their side of the connection.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// If a refused client still sends more than this number of bytes, its connection is closed at

@@ -186,8 +186,8 @@ async fn read(session: &mut ServerConnection, stream: &TcpStream) -> io::Result<
     while read_bytes < MAX_READ_BYTES {
         match session.read_tls(&mut NonBlocking(stream)) {
             Ok(count @ 1..) => read_bytes += count,
-            // The session processes its bytes first. An error other than `WouldBlock` occurs again
-            // in the next read.
+            // The session first processes the bytes that have been read. If the error is not
+            // `WouldBlock`, it occurs again in the next read.
             Ok(0) | Err(_) if read_bytes > 0 => break,
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable().await?,
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_after_a_valid_tls_message_that_are_no_tls_record_are_a_protocol_error() {
+    async fn bytes_that_are_no_tls_record_are_a_protocol_error_after_a_valid_tls_message() {
         let (listener, address) = listen().await;
         let (config, _) = configurations(&TLS13);
         let violating = async {

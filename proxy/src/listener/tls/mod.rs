@@ -188,9 +188,9 @@ impl ClientTls {
     /// Performs the handshake of a client. Its cryptography runs on threads of low priority.
     /// Returns `None` if the client disconnected while its handshake waited.
     ///
-    /// A client may wait with its first message, and a reload may replace this configuration in the
-    /// meantime. So the handshake uses the configuration that `current` has when the message
-    /// arrives. If TLS has been switched off by then, the handshake uses `self`.
+    /// A client may send its first message late, and a reload may replace this configuration before
+    /// the message arrives. So the handshake uses the configuration that `current` has when the
+    /// message arrives. If TLS has been switched off by then, the handshake uses `self`.
     ///
     /// # Errors
     /// If the handshake fails, or the certificate of a resumed session is no longer valid.

@@ -120,8 +120,9 @@ impl ConnectedVerifier {
         if trusted.is_err() {
             return true;
         }
-        // All other errors are about the lists. For example, a list may belong to another authority
-        // of the same name, or its issuer may not sign lists.
+        // All other errors are about the lists. For example, a list belongs to another authority
+        // with the same name, or the certificate of its issuer does not allow the issuer to sign
+        // lists.
         let revoked = rustls::Error::InvalidCertificate(CertificateError::Revoked);
         let mut with_lists = self.0.by_lists.iter();
         with_lists.any(|SetVerifier { verifier, .. }| {
@@ -423,7 +424,7 @@ mod tests {
     /// An authority with a new key may keep its name. Its certificates with the old key are then
     /// checked with the list that the old key has signed.
     #[test]
-    fn two_authorities_of_one_name_each_have_their_own_revocation_list() {
+    fn two_authorities_with_the_same_name_each_have_their_own_revocation_list() {
         let [old, new] = [(), ()].map(|()| Authority::generate());
         let lists = [old.list(2_024, &[1]), new.list(2_025, &[2])];
         let [of_old, of_new] = &lists;
@@ -482,7 +483,8 @@ mod tests {
             (vec![&own], vec![], &revoked, false),
             (vec![&own], vec![outdated], &unrevoked, false),
             (vec![&own], vec![outdated], &revoked, true),
-            // Both authorities have one name, and the list of the client's authority is missing.
+            // Both authorities have the same name, and the list of the client's authority is
+            // missing.
             (vec![&own], vec![of_other], &unrevoked, false),
             (vec![&own, &other], vec![of_other], &unrevoked, false),
             (vec![&other, &own], vec![of_other], &unrevoked, false),
