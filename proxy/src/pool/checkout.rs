@@ -36,8 +36,8 @@ pub struct Checkout {
     is_streamed: bool,
     /// The permit of an operation that waits for data, for example on a change stream. Permits
     /// limit how many connections such operations use. During the exchange, the permit may be
-    /// released for other users ([`HeldPermit`]). For its own user, the permit is released when the
-    /// connection is checked in, because the connection is in use until then.
+    /// released for other users ([`HeldPermit`]). For the user of the operation, the permit is
+    /// released only at check-in, because the connection is in use until then.
     permit: Option<Box<LanePermit>>,
 }
 

@@ -298,7 +298,8 @@ async fn the_connection_for_kill_op_is_closed_and_not_used_again_after_a_tls_rel
     assert_eq!(scene.ended(1).await, [(1, operation_of(7))]);
 }
 
-/// Each withdrawn request restarts the time for which Seawall keeps an unused connection.
+/// Each withdrawn request restarts the ten seconds for which Seawall keeps an unused connection.
+/// But a connection is closed at the latest a minute after its login.
 #[tokio::test(start_paused = true)]
 async fn the_connection_for_kill_op_is_closed_after_a_minute_if_later_requests_are_withdrawn() {
     let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));

@@ -78,8 +78,8 @@ async fn a_user_that_no_longer_exists_gets_no_connections_for_min_pool_size() {
     inner.check_invariants();
 }
 
-/// After a change of its password, a user has no login until a client logs in with the new
-/// password. The open connections of the user stay logged in.
+/// After a change of a user's password, Seawall knows no login of this user until a client logs in
+/// with the new password. The open connections of the user stay logged in.
 #[tokio::test(start_paused = true)]
 async fn a_command_of_seawall_itself_waits_for_a_connection_in_use_if_no_login_is_known() {
     let (mut inner, user, now) = (inner(limits()), identity("u"), Instant::now());
@@ -94,7 +94,7 @@ async fn a_command_of_seawall_itself_waits_for_a_connection_in_use_if_no_login_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn maintenance_closes_the_connections_of_users_that_no_client_can_use_any_more() {
+async fn maintenance_closes_connections_that_no_client_can_use_any_more() {
     for status in [IdentityStatus::Gone, IdentityStatus::Refused] {
         let (mut inner, user, now) = (inner(with_minimum(1)), identity("u"), Instant::now());
         use_once(&mut inner, &user, now);

@@ -31,7 +31,8 @@ use crate::observe::CloseReason;
 use seawall_auth::{Identity, IdentityId};
 use seawall_transport::connection::{Connection, Generation};
 
-/// Maximum number of users for which [`Inner::tick`] establishes connections in one call.
+/// Maximum number of users for which [`Inner::tick`] establishes connections in one call. During
+/// the call, the pool is locked.
 const MAX_USERS_GROWN: usize = 64;
 
 /// The result of [`Inner::check_out`].
@@ -114,7 +115,7 @@ pub(super) struct Inner {
     /// without a slot are always empty.
     ready: [VecDeque<IdentityId>; Need::ALL.len()],
     /// True if the waiter that last got a free slot was an operation that other operations may wait
-    /// for.
+    /// for. The next free slot then goes to an operation with [`Need::Slot`], if one waits.
     was_urgent: bool,
     /// While all slots are taken, [`Slots::may_exceed`] still allows some users to run an
     /// operation. The next search for such users in a list of `ready` begins at this position. All

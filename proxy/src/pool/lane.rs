@@ -37,7 +37,7 @@ use seawall_transport::Sharer;
 const SHARE: usize = 4;
 
 /// Length of a slice (a part of the time for which an operation waits for data at the server) while
-/// permits are left that the operation's user may get.
+/// the operation's user could get a further permit at once.
 const LONG_SLICE: Duration = Duration::from_secs(1);
 
 /// Length of a slice while the operation's user can get no further permit at once.
@@ -47,7 +47,8 @@ const SHORT_SLICE: Duration = Duration::from_millis(100);
 const SHORTEST_SLICE: Duration = Duration::from_millis(25);
 
 /// If the reply has not begun after twice the length of the slice plus this time, the turn of the
-/// server may end. If the turn must continue, Seawall checks again at intervals of this length.
+/// server ends, provided that enough connections are left for other operations. If they are not,
+/// Seawall checks again at intervals of this length.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Users without permits and without waiting operations are removed only if at least this number of

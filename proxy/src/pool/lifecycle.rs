@@ -79,8 +79,8 @@ impl ServerPool {
         self.end_queue.close();
     }
 
-    /// Publishes whether the pool is paused. Keeps the lock until the state is published, so that
-    /// the state after the last of several concurrent changes is published last.
+    /// Publishes whether the pool is paused. Holds the pool's lock until then. So if several
+    /// threads change the state, the last state is also published last.
     fn note_state(&self, inner: MutexGuard<'_, Inner>) {
         let is_paused = inner.is_paused();
         (self.paused).send_if_modified(|paused| std::mem::replace(paused, is_paused) != is_paused);

@@ -258,9 +258,9 @@ pub struct UserSnapshot {
     pub wait_queue: usize,
 }
 
-/// Minimum time until the next search for waiters whose deadline has passed, after a search that
-/// found such waiters. Each search examines all waiters. A wait may end later than its deadline, by
-/// at most this time.
+/// Minimum time between two searches for waiters whose deadline has passed, if the first search has
+/// found some. Each search examines all waiters. So a wait may end later than its deadline, by at
+/// most this time.
 const MIN_EXPIRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Maximum number of connections of one user to the server. The [`Lane`] computes its number of
@@ -620,8 +620,8 @@ impl ServerPool {
         } = snapshot;
         self.metrics.show(pending, available, in_use, wait_queue);
         let slots = snapshot.concurrency;
-        // In a closed pool, the waits for data end after at most one slice, and nothing updates the
-        // gauges of these waits at that time.
+        // In a closed pool, nothing updates the gauges of the waits for data when these waits end,
+        // after at most one slice. So these gauges become 0 now.
         let (limit, (awaiting, queued)) = match self.is_closed.load(Ordering::Relaxed) {
             true => (self.metrics.removed_limit(), (0, 0)),
             false => (slots.limit, lane),

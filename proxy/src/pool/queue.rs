@@ -83,10 +83,10 @@ impl WaitQueue {
     }
 
     /// Removes and returns a waiter of another group of clients, to make room for the group `from`.
-    /// A waiter may be removed from a queue only if `from` has fewer waiters: the waiter's group
-    /// has at least two waiters more in this queue than `from` has in all queues together. Returns
-    /// `None` if no waiter may be removed. A waiter with [`Need::SlotOrReserve`], such as a commit,
-    /// is removed only if no waiter of the other needs may be removed.
+    /// A waiter may be removed from a queue only if its group has at least two waiters more in this
+    /// queue than `from` has in all queues together. Returns `None` if there is no such waiter. A
+    /// waiter with [`Need::SlotOrReserve`], such as a commit, is removed only if no waiter with
+    /// another need may be removed.
     pub(super) fn make_room(&mut self, from: Sharer) -> Option<Waiter> {
         let own: usize = self.queues.iter().map(|queue| queue.len_of(from)).sum();
         let mut queues = self.queues_to_shed().into_iter();
@@ -106,8 +106,8 @@ impl WaitQueue {
     }
 
     /// Removes and returns a waiter: the newest waiter of the group of clients that has the most
-    /// waiters with one need. A waiter with [`Need::SlotOrReserve`] is removed only if all waiters
-    /// of clients have this need. `None` if no client's operation waits.
+    /// waiters with the same need. A waiter with [`Need::SlotOrReserve`] is removed only if all
+    /// waiters of clients have this need. `None` if no client's operation waits.
     pub(super) fn shed(&mut self) -> Option<Waiter> {
         self.queues_to_shed().into_iter().find_map(TurnQueue::shed)
     }

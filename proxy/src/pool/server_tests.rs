@@ -239,7 +239,7 @@ async fn two_clears_of_a_pool_for_the_same_failure_are_counted_as_one() {
 
 #[tokio::test]
 async fn a_cleared_pool_gives_up_connection_attempts_that_wait_for_their_start_times() {
-    // At one connection per second, the last of the 3,000 connections below may begin only after 50
+    // At one connection per second, the last of the 3,000 connections below can begin only after 50
     // minutes.
     let scene = Scene::ready(Limits {
         connections_per_second: NonZeroU32::new(1),
@@ -291,7 +291,8 @@ async fn connections_for_min_pool_size_do_not_delay_an_operation_of_another_user
     scene.pool.ready();
     scene.pool.maintain();
     scene.use_once().await;
-    // The users lack 100 connections.
+    // The users lack 100 connections for `min_pool_size`. The operation did not wait until half of
+    // them were established.
     let established = scene.server.accepted() - before;
     assert!(established < 50, "{established}");
 }

@@ -37,8 +37,8 @@ const MIN_SEARCH_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A late operation is one whose reply came too late to be useful. An operation whose client has
 /// left counts as late only if it took at least this many times the median time of recent
-/// operations. Otherwise it counts as completed. If all such operations counted as late, a server
-/// would look overloaded whenever many clients leave at the same time.
+/// operations. Otherwise it shows only that the server replies. If all such operations counted as
+/// late, a server would look overloaded whenever many clients leave at the same time.
 const LATE_FACTOR: u32 = 4;
 
 /// How Seawall determines the number of slots of a server.
@@ -156,8 +156,8 @@ pub(super) enum ResetCause {
 }
 
 impl ResetCause {
-    /// The knowledge that the reset keeps. An election does not change the times of operations
-    /// without load.
+    /// The knowledge that the reset keeps. An election does not change how long operations take
+    /// while the server has almost nothing to do.
     fn kept(self) -> Kept {
         match self {
             Self::ServerType => Kept::UnloadedTimes,
@@ -216,9 +216,8 @@ impl SlotWindow {
 /// The slots of one server.
 pub(super) struct Slots {
     mode: Concurrency,
-    /// The controller while the limit is off. Operations in progress belong to the epochs of this
-    /// controller, and a new controller would count epochs from 0 again. So this controller is
-    /// kept.
+    /// The unused controller while the limit is off. It is kept, because operations in progress
+    /// belong to its epochs, and a new controller would count epochs from 0 again.
     parked: Option<Controller>,
     seed: u64,
     /// Finds the limit, and decides when operations may become exempt. `None` without a limit.
@@ -241,7 +240,7 @@ pub(super) struct Slots {
     times: ServerTimes,
     groups: ShapeGroups,
     exemption: Option<Exemption>,
-    /// No operation can become exempt before this time.
+    /// The earliest time of the next search for long operations that can become exempt.
     search_at: Instant,
     /// The latest of three times: when an operation that held a slot last completed, when an
     /// operation last became exempt, and when measurements last began again.
@@ -411,8 +410,8 @@ impl Slots {
     /// - The user has no slot, and another user has several.
     ///
     /// Without this rule, long operations of one user could block all other users. The limit is
-    /// exceeded until operations of the other users end. At twice the limit, no user may exceed it
-    /// further.
+    /// exceeded until operations of the other users end. When operations hold twice as many slots
+    /// as the limit allows, no further one may exceed it.
     pub(super) fn may_exceed(&self, user: IdentityId) -> bool {
         let (share, held) = (self.share_of(user), self.held_by(user));
         let fair = if held == 0 { 1 } else { share };
@@ -520,14 +519,14 @@ impl Slots {
         now: Instant,
     ) {
         self.completed += 1;
-        // Operations in the reserve and exempt operations complete even while long operations hold
-        // all slots.
+        // Only operations that hold slots count here: the other ones complete even while long
+        // operations hold all slots.
         if running.hold == Hold::Slot {
             self.unchanged_since = now;
         }
-        // An operation that has waited for a slot may exceed its time limit soon after it begins,
-        // and its client may leave then. Its reply says nothing about the server, so it counts
-        // neither as late nor as completed.
+        // An operation that has waited for a slot may exceed its time limit soon after it begins.
+        // If it was not slow, its reply says nothing about the server's load. So it counts neither
+        // as late nor as completed.
         let factor = if usage.has_expired { 1 } else { LATE_FACTOR };
         let is_slow =
             |times: &ServerTimes| server_time >= times.median().unwrap_or_default() * factor;
@@ -770,8 +769,8 @@ impl Slots {
     }
 }
 
-/// The highest limit. A higher limit could not fill its slots without reserved connections, and the
-/// controller compares only limits whose slots are almost all in use.
+/// The highest limit. With a higher limit, the last slots could be filled only with reserved
+/// connections. But the controller compares only limits whose slots are almost all in use.
 fn ceiling(limits: &Limits) -> u32 {
     u32::try_from(limits.max_for_slots()).unwrap_or(u32::MAX)
 }

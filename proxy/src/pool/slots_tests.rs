@@ -685,8 +685,8 @@ async fn a_connection_of_a_user_that_waits_for_a_slot_is_not_closed_for_another_
     }
     let held = obtain(&mut inner, a, now);
     let _waits = [b, c, d].map(|user| wait(&mut inner, user, CLIENT, now));
-    // The server has `max_server_connections` connections, and none of these connections may be
-    // closed.
+    // `e` gets no connection: `max_server_connections` is reached, and the users of the available
+    // connections wait for a slot.
     let (_last, todo) = wait(&mut inner, e, CLIENT, now);
     assert_eq!((todo.close.len(), todo.establish.len()), (0, 0));
     let todo = inner.give_back(a.id(), held, None, now);

@@ -658,7 +658,7 @@ async fn a_connection_with_a_slow_login_serves_its_user_for_100_ms() {
     let begin = now + Duration::from_millis(100);
     let todo = inner.give_back(first.id(), held, None, begin);
     assert_eq!(reasons(&todo), [CloseReason::GaveWay]);
-    // The login of `second` takes longer than `first` has to wait.
+    // The login of `second` takes 150 ms. A connection can be closed for `first` after 100 ms.
     let end = begin + Duration::from_millis(150);
     let new = connection(begin, inner.generation());
     let todo = inner.established(&second, new, end);

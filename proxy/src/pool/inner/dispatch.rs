@@ -9,7 +9,8 @@ use crate::observe::CloseReason;
 use seawall_auth::IdentityId;
 
 /// While all slots are taken, `Slots::may_exceed` still allows some users to run an operation. A
-/// search for such users examines at most this number of users for each need.
+/// search for such users examines at most this number of users for each need, because the pool is
+/// locked during the search.
 const MAX_USERS_TRIED: usize = 8;
 
 /// The needs whose waiters are in the lists of `Inner::ready`.

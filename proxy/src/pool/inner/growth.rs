@@ -63,10 +63,10 @@ impl Inner {
         // The user's total no longer includes `connection`, so 1 is added.
         let (own, is_needed_here) = (user.total() + 1, !user.waiters.is_empty());
         let has_less = |total: usize| total == 0 || total + 1 < own;
-        // Operations with a permit of the lane may use the last connections of
-        // `max_server_connections`, which are reserved. While they use reserved connections, the
-        // connection of each ordinary operation that ends may be closed for an urgent operation of
-        // another user, even if that user has more connections than user `id`.
+        // Operations with a permit of the lane may use the reserve: the last connections of
+        // `max_server_connections`. While they do, each ordinary operation that ends may lose its
+        // connection to an urgent operation of another user, even if that user has more connections
+        // than user `id`.
         let is_of_reserve = need.is_some_and(|need| !need.may_use_reserve())
             && self.ordinary() >= self.limits.max_for_slots();
         // Arrival time of the other user's oldest waiter for which the connection may be closed.
