@@ -65,8 +65,9 @@ impl Reading {
 }
 
 /// Maximum time by which the rise of the uptime may exceed the measured time between two replies.
-/// After a late first reply, the measured time is too short. With the default interval, at most ten
-/// seconds are missing, because a command without a reply is then abandoned after ten seconds.
+/// The measured time is too short if the first reply is late, because its measurement begins when
+/// this reply arrives. With the default interval, at most ten seconds are missing: a command
+/// without a reply is abandoned after ten seconds.
 const MAX_LATENESS: Duration = Duration::from_secs(15);
 
 /// Identifies the server process that sent a reply.

@@ -70,8 +70,8 @@ pub struct Cost {
     pub total_time: Duration,
     /// The longest round-trip time of a command that got a reply with counters.
     pub longest: Duration,
-    /// The last refusal of each server that has not returned counters since then, by server
-    /// address.
+    /// The last refusal of each server, by server address. The entry is removed when the server
+    /// returns counters.
     pub refusals: BTreeMap<String, String>,
 }
 
@@ -348,7 +348,8 @@ impl Server {
 
 /// Decides whether the command excludes parts of the section `metrics`. Some server versions cannot
 /// exclude them and refuse the command each time. A single refusal may have another cause, for
-/// example `killOp`.
+/// example `killOp`. So the command excludes the parts until it has been refused [`MAX_REFUSALS`]
+/// times in a row.
 #[derive(Default)]
 struct PartExclusion {
     /// Number of consecutive refusals of the command that excludes parts.

@@ -120,8 +120,8 @@ pub struct ServerDescription {
     pub tags: Vec<(String, String)>,
     /// Results of Seawall's own probes.
     pub probe: Probe,
-    /// The time at which an operation or a probe first failed at this server since its last
-    /// successful probe. `None` if none has failed since then.
+    /// The time of the first failure of an operation or a probe at this server since its last
+    /// successful probe. `None` if there was no failure since that probe.
     pub failed_since: Option<Instant>,
     /// The time at which the server first replied that it is no longer the primary or a secondary.
     /// `None` if there was no such reply, if the driver's monitoring has noticed the change, or if

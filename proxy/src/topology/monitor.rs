@@ -675,7 +675,7 @@ mod tests {
         assert!(matches!(resolved, Err(ResolveError::TimedOut)));
     }
 
-    /// These options matter only for the DNS query.
+    /// `srvMaxHosts` and `srvServiceName` matter only for the DNS query.
     #[tokio::test]
     async fn options_for_dns_do_not_prevent_a_start_while_dns_is_unavailable() {
         for options in ["srvMaxHosts=2&appName=a", "appName=a&srvservicename=b"] {

@@ -342,7 +342,8 @@ mod tests {
         // The secondary has replicated the writes of these 85 seconds.
         set.servers[1].probe.last_write_ms = Some(1_000_000 + 85_000);
         assert_eq!(select(&set, &limited, NO_LIMIT), [1, 2]);
-        // The primary was probed after the secondaries, and has written since then.
+        // The last probe of the primary was also 85 seconds later than the probe of server 2, and
+        // the primary has written in this time.
         set.servers[0].probe.last_update = Some(later);
         set.servers[0].probe.last_write_ms = Some(1_000_000 + 85_000);
         assert_eq!(select(&set, &limited, NO_LIMIT), [1, 2]);

@@ -25,8 +25,8 @@ pub(super) struct Found {
 
 impl Seeds {
     /// Sets the replica set name and the hosts with which a new client begins. The hosts are the
-    /// current servers, and the seeds, in case the current servers do not reply. Seeds may have
-    /// left the deployment since the start:
+    /// current servers and the seeds. The driver needs the seeds if the current servers do not
+    /// reply. But a seed may have left the deployment since the start:
     ///
     /// - A seed may now belong to another replica set. The name of the current set makes the driver
     ///   ignore this seed. If the current set has no known members any more, its name is not used,

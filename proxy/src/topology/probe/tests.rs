@@ -266,7 +266,7 @@ async fn the_cluster_time_of_a_server_that_may_belong_to_another_cluster_is_igno
         (own, ServerType::Secondary, Some("other"), false),
         (own, ServerType::Secondary, None, false),
         (own, ServerType::Secondary, own, true),
-        // The name of the deployment is unknown in front of routers and of a single server.
+        // The topology has no replica set name if it consists of routers or of a single server.
         (None, ServerType::Unknown, None, false),
         (None, ServerType::Router, None, true),
         (None, ServerType::Primary, Some("any"), true),
