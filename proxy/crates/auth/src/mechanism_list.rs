@@ -14,9 +14,9 @@ const NAMES: [&str; 7] = [
     "MONGODB-OIDC",
 ];
 
-/// Returns the names of mechanisms in a list from a server, in the server's order and each name
-/// once. Ignores all other elements, so that the result stays small if a hostile server returns a
-/// long list.
+/// Returns the names of known mechanisms in `listed`, a list from a server. Keeps the order of the
+/// list, and returns each name once. Ignores all other elements, so that the result stays small if
+/// a hostile server returns a long list.
 pub fn mechanism_names(listed: &RawArray) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let texts = listed.into_iter().filter_map(Result::ok);

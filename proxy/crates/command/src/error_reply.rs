@@ -58,18 +58,18 @@ pub const INTERRUPTED_DUE_TO_REPL_STATE_CHANGE: i32 = 11_602;
 pub const NOT_PRIMARY_OR_SECONDARY: i32 = 13_436;
 /// Code 31368, without a name: a `hello` has only one of `topologyVersion` and `maxAwaitTimeMS`.
 pub const INCOMPLETE_AWAITABLE_HELLO: i32 = 31_368;
-/// Code 40415, `IDLUnknownField`. Only newer servers have this name for the code; Seawall sends
-/// the code without it.
+/// Code 40415, `IDLUnknownField`. Only newer servers have this name for the code. Seawall sends the
+/// name of older servers, `Location40415`.
 pub const IDL_UNKNOWN_FIELD: i32 = 40_415;
 /// Code 51756, without a name: a `hello` with `exhaustAllowed` has no `maxAwaitTimeMS`.
 pub const EXHAUST_HELLO_WITHOUT_MAX_AWAIT_TIME: i32 = 51_756;
 /// Code 51769, without a name: the command in `speculativeAuthenticate` does not begin a login.
 pub const UNKNOWN_SPECULATIVE_COMMAND: i32 = 51_769;
-/// Code 5626701, without a name: a client with a user of one database logs in as a user of another
-/// database.
+/// Code 5626701, without a name: a client that has logged in as a user of one database logs in as a
+/// user of another database.
 pub const SECOND_USER_OF_ANOTHER_DATABASE: i32 = 5_626_701;
-/// Code 5626702, without a name: a client with a user of a database logs in as another user of this
-/// database.
+/// Code 5626702, without a name: a client that has logged in as a user of a database logs in as
+/// another user of this database.
 pub const SECOND_USER_OF_SAME_DATABASE: i32 = 5_626_702;
 /// Code 5739000, without a name: the server does not support `getLastError`.
 pub const GET_LAST_ERROR_NOT_SUPPORTED: i32 = 5_739_000;
@@ -205,8 +205,9 @@ fn code_name(code: i32) -> std::borrow::Cow<'static, str> {
 }
 
 /// The codes for which [`reports_server_failure`] is true, without the state-change codes. The list
-/// also has codes of failures between a mongos and its config servers. But a mongos that cannot
-/// read a user from the config servers usually refuses the login with 18 (AuthenticationFailed).
+/// includes codes of failures between a mongos and its config servers. If a mongos cannot read a
+/// user from the config servers, it usually refuses the login with 18 (AuthenticationFailed). The
+/// list does not include 18, because servers also send it for a wrong password.
 const SERVER_FAILURES: [i32; 29] = [
     1,      // InternalError
     6,      // HostUnreachable

@@ -281,9 +281,9 @@ impl<'a> Command<'a> {
         }
     }
 
-    /// True if the command may be sent again after a server failed. It is a read outside of
-    /// transactions (but not a `getMore`), or a retryable write, which the server recognizes by its
-    /// `txnNumber`.
+    /// True if the command may be sent again after a server failed. This applies to reads outside
+    /// of transactions (but not to `getMore`), and to retryable writes, which the server recognizes
+    /// by their `txnNumber`.
     pub fn may_be_repeated(&self) -> bool {
         if self.in_transaction {
             return false;

@@ -159,9 +159,9 @@ fn parse_tag_sets(
 
 fn parse_staleness(value: ElementKind<'_>) -> Result<Option<Duration>, ReadPreferenceError> {
     match value.as_i64() {
-        // In a connection string, -1 means "no limit". Some drivers also send -1 in commands. In a
-        // command, 0 means "no limit" for servers. The Java and Go drivers send the 0 of their
-        // users to routers.
+        // In a connection string, -1 means "no limit", and some drivers also send -1 in commands.
+        // In a command, servers read 0 as "no limit". If an application sets 0, the Java and Go
+        // drivers send this 0 to routers.
         Some(-1 | 0) => Ok(None),
         Some(seconds) if seconds >= MIN_STALENESS_SECONDS => {
             Ok(Some(Duration::from_secs(seconds.unsigned_abs())))

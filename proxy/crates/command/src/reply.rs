@@ -38,8 +38,8 @@ pub struct ReplyFacts {
     /// The last code of a state-change error (for example, 10107 `NotWritablePrimary`) at the root,
     /// in `writeErrors` or in `writeConcernError`.
     pub state_change: Option<i32>,
-    /// True if the scanner found bytes that it cannot parse. It ignores the reply from these bytes
-    /// on, so later values are missing here.
+    /// True if the scanner found bytes that it cannot parse. The scanner ignores these bytes and
+    /// the rest of the reply, so later values are missing here.
     pub is_opaque: bool,
 }
 

@@ -15,7 +15,8 @@ const NEUTRAL_TEXT: &str =
     "the server changed its state (for example, stepped down); retry the operation if that is safe";
 
 /// The reply with its state-change errors concealed; `None` if the reply has no such errors or is
-/// not BSON. All other bytes are the server's: text may be invalid UTF-8, and names may repeat.
+/// not BSON. All other fields except `topologyVersion` are copied unchanged, even if a text is not
+/// UTF-8 or a field name occurs twice.
 pub fn conceal_state_change(reply: &[u8]) -> Option<Vec<u8>> {
     let mut concealed = Concealed {
         bytes: Vec::with_capacity(reply.len()),
@@ -178,9 +179,10 @@ mod tests {
     }
 
     /// Servers do not check if strings are UTF-8 or names are unique. So the document that a
-    /// `findAndModify` returns beside a `writeConcernError` may have such fields.
+    /// `findAndModify` returns beside a `writeConcernError` may have strings that are not UTF-8,
+    /// and repeated names.
     #[test]
-    fn a_state_change_code_is_concealed_beside_a_document_that_stays_as_the_server_sent_it() {
+    fn concealing_a_state_change_code_keeps_the_document_beside_it_as_the_server_sent_it() {
         let reply = doc! {
             "value": {"name": "ab", "nam_": 1}, "writeConcernError": {"code": 91, "errmsg": "x"},
         };

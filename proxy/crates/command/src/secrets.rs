@@ -1,7 +1,8 @@
 //! Finds commands that may contain secrets, or whose replies may contain secrets. With any
 //! configuration, the slow log and captures never contain the values of such a command or reply.
-//! The slow log also never contains the values of commands of Queryable Encryption. Their replies
-//! contain only encrypted values. Captures contain these commands, because a replay needs them.
+//! The slow log also never contains the values of commands of Queryable Encryption. The replies to
+//! these commands contain only encrypted values, so they are not secret. Captures contain the
+//! commands, because a replay needs them.
 
 use bson::raw::{RawBsonRef, RawDocument};
 use memchr::memmem;
@@ -15,7 +16,7 @@ use crate::{
 /// users.
 const USERS_DATABASE: &str = "admin";
 
-/// The database of the oplog, in which servers record changes of users too.
+/// The database of the oplog. Servers record every change to a user in the oplog.
 const OPLOG_DATABASE: &str = "local";
 
 /// The collection of the oplog.
@@ -28,13 +29,13 @@ const NAMESPACES: &str = "nsInfo";
 /// the elements of [`NAMESPACES`].
 const ENCRYPTION_INFORMATION: &str = "encryptionInformation";
 
-/// True if the values of the command and of its reply cannot be secrets. In the databases `admin`
-/// and `local`, servers store users and record changes of users, so a reply may contain keys of
-/// users. For these databases, the result is false for `getMore`, `aggregate` and `explain`, and
-/// for each command whose first field may name a collection. On any database, the result is also
-/// false for an `aggregate` or `explain` that contains the name of the oplog, for example in a
-/// `$lookup`. A `getMore` on the cursor of such an `aggregate` is not recognized: the result for it
-/// may be true.
+/// True if the values of the command and of its reply cannot be secrets. Servers store users in the
+/// database `admin`, and record changes to users in the oplog, in the database `local`. So replies
+/// from these databases may contain keys of users. For these databases, the result is false for
+/// `getMore`, `aggregate` and `explain`, and for each command whose first field may name a
+/// collection. On any database, the result is also false for an `aggregate` or `explain` that
+/// contains the name of the oplog, for example in a `$lookup`. A `getMore` on the cursor of such an
+/// `aggregate` is not recognized: the result for it may be true.
 pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
     let Some((spec, target)) = named(command.body) else {
         return false;
@@ -88,8 +89,8 @@ fn lacks_secrets(command: &CommandBytes<'_>) -> bool {
     };
     let mut body = command.body;
     if let (Syntax::Explain, RawBsonRef::Document(inner)) = (spec.syntax, target) {
-        // `target` is the explained command. An explained `bulkWrite` has its namespaces at a depth
-        // that the check below does not reach, so its values are hidden.
+        // `target` is the explained command. The namespaces of an explained `bulkWrite` are not
+        // checked, so its values are hidden.
         body = inner.as_bytes();
         match named(body) {
             Some(inner) if inner.0.syntax != Syntax::BulkWrite => (spec, target) = inner,
@@ -188,7 +189,7 @@ mod tests {
     }
 
     /// A command on the database `admin` may name its collection by a UUID, which may be the UUID
-    /// of `admin.system.users`. The oplog records changes of users. So the slow log and captures
+    /// of `admin.system.users`. The oplog records changes to users. So the slow log and captures
     /// hide the values.
     #[test]
     fn values_are_hidden_in_admin_commands_with_a_collection_uuid_and_in_replies_from_the_oplog() {

@@ -16,14 +16,14 @@ pub struct ClientFirst {
 impl ClientFirst {
     /// Parses the payload of `saslStart`.
     ///
-    /// Accepts the GS2 headers `n,,` and `y,,`, an authorization identity that is the name of the
-    /// user without escapes, and extensions after the nonce.
+    /// Accepts the GS2 headers `n,,` and `y,,`, an authorization identity that equals the user's
+    /// name (after its escapes are decoded), and extensions after the nonce.
     ///
     /// # Errors
     /// Fails if the payload is malformed, requests channel binding (`p=`) or has a mandatory
-    /// extension (`m=`). Also fails if it contains the authorization identity of another user, or
-    /// an escape other than `=2C` and `=3D`. Also fails if the nonce is shorter than servers
-    /// accept.
+    /// extension (`m=`). Also fails if the authorization identity belongs to another user, if the
+    /// user's name has an escape other than `=2C` and `=3D`, or if the nonce is shorter than
+    /// servers accept.
     pub fn parse(payload: &[u8]) -> Result<Self, ScramError> {
         let message = ScramMessage::ClientFirst;
         let text = text(message, payload)?;
@@ -124,8 +124,9 @@ fn unescape_user_name(escaped: &str) -> Option<String> {
 }
 
 /// Checks that the authorization identity is empty or is the user itself. RFC 5802 requires escapes
-/// in the identity, but servers do not decode them and refuse such an identity. Seawall must refuse
-/// it too: a server's refusal of a first message counts as a sign that the user is unknown.
+/// in the identity, but servers do not decode them, so servers refuse an identity with escapes.
+/// Seawall must refuse it itself. If Seawall forwarded the message and the server refused it,
+/// Seawall would remember the user as unknown.
 fn check_authorization_identity(identity: &str, user: &str) -> Result<(), ScramError> {
     if identity.is_empty() {
         return Ok(());

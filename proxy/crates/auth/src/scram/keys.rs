@@ -242,7 +242,8 @@ impl ScramKeys {
     }
 
     /// True if these keys have this salt and iteration count. A server chooses a new salt whenever
-    /// the password is set, even if the new password equals the old one.
+    /// the password is set, even if the new password equals the old one. So if the salts differ,
+    /// these keys are outdated.
     pub(super) fn are_for(&self, salt: &[u8], iterations: u32) -> bool {
         self.salt == salt && self.iterations == iterations
     }

@@ -219,8 +219,8 @@ fn decode_key(
 }
 
 /// The maximum length of a payload that is parsed, in bytes. Payloads of drivers have fewer than
-/// 300 bytes. Servers accept whole messages of at most 16,384 bytes from a client that has not
-/// authenticated.
+/// 300 bytes. Servers refuse a message of more than 16,384 bytes from a client that has not
+/// authenticated, so no login needs a longer payload.
 pub(crate) const MAX_PAYLOAD_BYTES: usize = 16_384;
 
 #[cfg(test)]

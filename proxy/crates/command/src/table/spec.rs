@@ -28,7 +28,8 @@ pub struct CommandSpec {
     /// True if a relay (a server connection of only one client) carries the command before this
     /// client has logged in: the handshake, and harmless commands that drivers send with it. Other
     /// commands may be dangerous. Before the first user exists, a server lets clients on its own
-    /// host run commands such as `createUser`. Seawall may run on the server's host.
+    /// host run commands such as `createUser`. If Seawall runs on the server's host, all clients of
+    /// Seawall look to the server like clients on its own host.
     pub passes_relay_before_login: bool,
     /// True if the values of the command or of its reply may be secrets: neither the slow log nor a
     /// capture contains them.
