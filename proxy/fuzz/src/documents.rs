@@ -31,7 +31,6 @@ pub(crate) fn planted() -> &'static str {
     grammar::PLANTED
 }
 
-/// Encodes a document.
 pub(crate) fn encode(document: &Document) -> Vec<u8> {
     document.to_vec().expect("the document can be encoded")
 }

@@ -338,8 +338,8 @@ impl Controller {
         }
     }
 
-    /// Forgets the load of the server when it has ended, so that a later load is not compared with
-    /// it.
+    /// Checks if the load of the server has ended. If so, drops the measurements of this load, so
+    /// that they are not compared with those of a later load.
     fn note_load(&mut self, is_bound: bool, window: Duration, now: Duration) {
         let pause = now.saturating_sub(self.bound_at + window);
         if is_bound {

@@ -17,11 +17,11 @@ use crate::{like::Slowdown, random::Random, rounded};
 /// 32 operations, which take 6 to 8 times as long as a single operation.
 const CROWDED: f64 = 8.0;
 
-/// The server has room if operations take less than this many times as long as without load. Either
-/// other clients have left, or other proxies have lowered their limits after this proxy. If this
-/// proxy lowered its limit because of the crowded server, it now raises the highest limit that it
-/// may try. It does so one step at a time. If all proxies raised their limits in one large step,
-/// the server would be crowded again.
+/// The server has room if operations take less than this many times as long as without load. The
+/// reason may be that other clients have left, or that other proxies have lowered their limits
+/// after this proxy. If this proxy lowered its limit because the server was crowded, the proxy then
+/// raises the highest limit that it may try, step by step. If all proxies raised their limits in
+/// one large step, the server would be crowded again.
 const ROOMY: f64 = 3.0;
 
 /// After yielding (lowering the limit of a crowded server): the factor by which one step raises the
@@ -123,8 +123,8 @@ pub(crate) enum Action {
 /// The highest limit that may be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Highest {
-    /// Yielding (lowering the limit of a crowded server) has set no highest limit, or the time of
-    /// this highest limit is over.
+    /// Any limit may be tried. Either yielding (lowering the limit of a crowded server) has set no
+    /// highest limit, or the time for which the highest limit applies is over.
     Any,
     /// The highest limit after yielding.
     Cap(u32),

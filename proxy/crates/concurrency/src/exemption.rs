@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// An operation is long if it has run for this many times the recent median of the server times.
 /// Operations that share the cores of one server end within a few medians. If the times are
-/// distributed exponentially, 1 in 256 takes longer.
+/// distributed exponentially, 1 in 256 operations takes longer than eight medians.
 const LONG: f64 = 8.0;
 
 /// An operation is not long before it has run for this time, even if the median is short. A shorter
@@ -218,8 +218,9 @@ mod tests {
         assert!(!closed.applies(Duration::from_secs(1), 0, 1_000, none));
     }
 
-    /// An operation becomes exempt (it no longer counts toward the limit) only after enough other
-    /// operations have completed.
+    /// The *bound* is the maximum number of exempt operations, which no longer count toward the
+    /// limit. Even without a bound, enough other operations must complete before an operation
+    /// becomes exempt.
     #[test]
     fn without_a_bound_an_operation_still_becomes_exempt_only_after_16_completed_operations() {
         let unbounded = Exemption {

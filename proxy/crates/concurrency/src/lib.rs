@@ -24,17 +24,18 @@
 //! The search tries a higher limit first. If load has already slowed down the server, the search
 //! tries a lower limit first.
 //!
-//! A sample covers a window of 100 ms. In this time a slow server completes some operations, and
-//! the limit can still settle within 10 s. The controller keeps the tried limit only if the gain is
-//! at least 1 % (3.5 % for a doubling of the limit). The gain must also be at least 2.5 standard
-//! errors of the noise measured at this server (`trial.rs`). If a search takes longer than 8 s, it
-//! ends, and one standard error is enough for its last trial. If operations wait only for a part of
-//! the time, the rate of arriving operations limits the throughput. Then only a higher limit is
-//! tried. The higher limit is kept if it shortens the sum of wait and server time.
+//! A sample covers a window of 100 ms. This is long enough for even a slow server to complete some
+//! operations, and short enough for the limit to settle within 10 s. The controller keeps the tried
+//! limit only if the gain is at least 1 % (3.5 % for a doubling of the limit). The gain must also
+//! be at least 2.5 standard errors of the noise measured at this server (`trial.rs`). If a search
+//! takes longer than 8 s, it ends, and one standard error is enough for its last trial. If
+//! operations wait only for a part of the time, the rate of arriving operations limits the
+//! throughput. Then only a higher limit is tried. The higher limit is kept if it shortens the sum
+//! of wait and server time.
 //!
-//! The ideas come from three sources. MongoDB's throughput probing compares completed work.
+//! The ideas come from other controllers. MongoDB's throughput probing compares completed work.
 //! Netflix's Gradient2 and Envoy's adaptive concurrency filter compare with the unloaded server,
-//! and add jitter to the trials. The third source is Vector's controller.
+//! and add jitter to the trials. Other ideas come from Vector's controller.
 //!
 //! This crate reads no clock, does no I/O and locks nothing. Times are durations since a moment
 //! that the owner chooses once. The controller does not know users, connections or queues. The

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reset_that_keeps_unloaded_times_only_crowding_is_known_at_full_load() {
+    fn crowding_is_known_at_full_load_after_a_reset_that_keeps_only_the_unloaded_times() {
         let mut like = Like::default();
         like.learn(&low_load(1), 32);
         let mut kept = like.with_unloaded_times_only();

@@ -73,8 +73,8 @@ impl Slice {
     /// The smallest standard deviation to assume for the value of this slice. The fewer operations
     /// completed, the larger this minimum is.
     pub(crate) fn least_noise(&self) -> f64 {
-        // If operations completed at random times, the factor would be 1 instead of 0.3. Operations
-        // in a closed loop complete at more regular times.
+        // The factor 0.3 is for operations in a closed loop, which complete at regular times. For
+        // operations that complete at random times, it would be 1.
         0.3 / self.work.effective_count().max(1.0).sqrt()
     }
 }

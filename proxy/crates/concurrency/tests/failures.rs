@@ -126,9 +126,9 @@ fn limit_does_not_rise_over_time_if_throughput_is_the_same_at_every_limit() {
 }
 
 /// The throughput grows with the limit up to 64, and is the same at all higher limits. It varies at
-/// random by 7 % (the standard deviation). After a minute, more than four of five limits must be
-/// from 45 to 127 (one limit for each seed). The mean of all seeds must be less than a third of a
-/// doubling above 64.
+/// random by 7 % (the standard deviation). Each of 200 seeds gives one limit after a minute. More
+/// than four of five of these limits must be from 45 to 127. On average, the limits must be less
+/// than 0.33 doublings above 64.
 #[test]
 fn noise_seldom_raises_the_limit_where_throughput_no_longer_rises() {
     let settled_after_a_minute = |seed: u64| {

@@ -373,7 +373,6 @@ const fn clause(field: &'static str, key: &'static str, content: Content) -> Cla
 /// The empty table, for commands that have an empty shape.
 pub(super) static NONE: Table = table(&[]);
 
-/// Clauses of `find`.
 pub(super) static FIND: Table = table(&[
     clause("filter", "filter", Content::Filter),
     clause("sort", "sort", Content::Keys),
@@ -388,7 +387,6 @@ pub(super) static FIND: Table = table(&[
     clause("tailable", "tailable", Content::Flag),
 ]);
 
-/// Clauses of `aggregate`.
 pub(super) static AGGREGATE: Table = table(&[
     clause("pipeline", "pipeline", Content::Pipeline),
     clause("hint", "hint", Content::Hint),
@@ -396,7 +394,6 @@ pub(super) static AGGREGATE: Table = table(&[
     clause("let", "let", Content::Expression),
 ]);
 
-/// Clauses of `count`.
 pub(super) static COUNT: Table = table(&[
     clause("query", "filter", Content::Filter),
     clause("hint", "hint", Content::Hint),
@@ -405,7 +402,6 @@ pub(super) static COUNT: Table = table(&[
     clause("skip", "skip", Content::Skip),
 ]);
 
-/// Clauses of `distinct`.
 pub(super) static DISTINCT: Table = table(&[
     clause("key", "key", Content::Name),
     clause("query", "filter", Content::Filter),
@@ -413,7 +409,6 @@ pub(super) static DISTINCT: Table = table(&[
     clause("collation", "collation", Content::Collation),
 ]);
 
-/// Clauses of `mapReduce`.
 pub(super) static MAP_REDUCE: Table = table(&[
     clause("query", "filter", Content::Filter),
     clause("sort", "sort", Content::Keys),
@@ -421,19 +416,16 @@ pub(super) static MAP_REDUCE: Table = table(&[
     clause("limit", "limit", Content::Limit),
 ]);
 
-/// Clauses of `update`.
 pub(super) static UPDATE: Table = table(&[
     clause("updates", "updates", Content::Statements(&UPDATE_STATEMENT)),
     clause("let", "let", Content::Expression),
 ]);
 
-/// Clauses of `delete`.
 pub(super) static DELETE: Table = table(&[
     clause("deletes", "deletes", Content::Statements(&DELETE_STATEMENT)),
     clause("let", "let", Content::Expression),
 ]);
 
-/// Clauses of `findAndModify`.
 pub(super) static FIND_AND_MODIFY: Table = table(&[
     clause("query", "filter", Content::Filter),
     clause("sort", "sort", Content::Keys),
@@ -447,7 +439,6 @@ pub(super) static FIND_AND_MODIFY: Table = table(&[
     clause("upsert", "upsert", Content::Flag),
 ]);
 
-/// Clauses of `createIndexes`.
 pub(super) static CREATE_INDEXES: Table =
     table(&[clause("indexes", "indexes", Content::Statements(&INDEX))]);
 
@@ -511,7 +502,8 @@ pub(super) static INDEX: Table = table(&[
 
 /// The number of clauses in the longest table.
 const MAX_CLAUSES: usize = 11;
-/// Maximum number of statements read in one bulk command.
+/// Maximum number of statements read in one bulk command. It limits the time of a fingerprint.
 pub const MAX_STATEMENTS: usize = 16;
-/// Maximum number of different statement shapes in the shape of one bulk command.
+/// Maximum number of different statement shapes in the shape of one bulk command. With more,
+/// `[...]` replaces all of them, because each combination would be a new shape.
 const MAX_STATEMENT_SHAPES: usize = 4;

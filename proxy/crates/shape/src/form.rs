@@ -321,8 +321,8 @@ pub(super) struct Conjuncts<'s, F: Form> {
     conjuncts: Pair<'s, ConjunctList<F>>,
 }
 
-/// The role of a conjunct. The role decides how the conjunct is printed in two cases: the conjunct
-/// is alone on its path, or the path has other conjuncts.
+/// The role of a conjunct. The role decides how the conjunct is printed if it is alone on its path,
+/// and how it is printed if the path has other conjuncts.
 #[derive(Copy, Clone, Eq, PartialEq, Default, Debug)]
 pub(super) enum Role {
     /// A top-level operator, without a path.

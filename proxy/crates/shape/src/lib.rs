@@ -118,9 +118,9 @@ pub struct ShapeId(u64);
 
 impl ShapeId {
     /// The id under which statistics count together several shapes that have the same coarse shape.
-    /// `self` is the hash of this coarse shape. The result differs from `self`: if a shape is equal
-    /// to its coarse shape, statistics may already count this one shape under `self`. Different
-    /// coarse shapes give different ids.
+    /// `self` is the hash of this coarse shape. The result differs from `self`, because statistics
+    /// may already count one single shape under `self`: the shape that equals its own coarse shape.
+    /// Different coarse shapes give different ids.
     pub const fn of_coarse_row(self) -> Self {
         Self(self.0.wrapping_mul(ODD).rotate_left(32))
     }

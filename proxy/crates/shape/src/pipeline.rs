@@ -318,9 +318,9 @@ impl KeyedStage {
     }
 }
 
-/// True for stages with a filter or a search. Such a stage may be in the argument of a stage that
-/// has no rule of its own. Its strings are then values, even if they begin with `$`, except in
-/// `$expr`.
+/// True for stages with a filter or a search. Such a stage may be in the argument of an outer stage
+/// that has no rule of its own. All strings of the filter or search then count as values, even if
+/// they begin with `$`, except in `$expr`.
 pub(super) fn holds_values(stage: &[u8]) -> bool {
     matches!(
         stage,

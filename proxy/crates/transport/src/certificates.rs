@@ -17,10 +17,10 @@ use tokio_rustls::rustls::{
 };
 use x509_parser::{parse_x509_certificate, parse_x509_crl};
 
-/// Maximum number of certificates per file whose expiry is reported, and maximum number of
-/// revocation lists per file whose expiry is reported. The bundle of authorities of an operating
-/// system is several times smaller. The number is limited, because each reported expiry is a series
-/// of a metric and a line of the log.
+/// Maximum number of expiries that are reported for the certificates in one file, or for the
+/// revocation lists in one file. The authorities of an operating system are several times fewer.
+/// The number is limited, because each reported expiry is a series of a metric and a line of the
+/// log.
 const MAX_EXPIRIES: usize = 1_024;
 
 /// The reason why the content of a PEM file is unusable.

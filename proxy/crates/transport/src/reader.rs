@@ -427,8 +427,8 @@ impl MessageReader {
         read?.ok_or(ReadError::Truncated)
     }
 
-    /// Skips the rest of the message whose head was returned last. Cancel safe: [`MESSAGE_LIMIT`]
-    /// counts from the first call.
+    /// Skips the rest of the message whose head was returned last. Cancel safe: the next call
+    /// continues, and [`MESSAGE_LIMIT`] counts from the first call.
     async fn skip_rest<S: AsyncRead + Unpin>(&mut self, stream: &mut S) -> Result<(), ReadError> {
         while self.rest_bytes > 0 {
             let there = self.buffer.len().min(self.rest_bytes);

@@ -13,10 +13,10 @@ use x509_parser::{
 
 use crate::certificates::{CertificateExpiry, Pem, PemError};
 
-/// Reads the revocation lists in several files. Returns the newest lists first: rustls uses the
-/// first list of an issuer, and an older list would not contain the last revocations. Adds the
-/// expiries of the lists to `expiries`. The expiry of a list is the time at which it must be
-/// replaced. If a file has many lists, only the earliest expiries are added.
+/// Reads the revocation lists in several files. Returns the newest lists first, because rustls uses
+/// the first list of an issuer, and an older list lacks the latest revocations. Adds the expiries
+/// of the lists to `expiries`. The expiry of a list is the time at which it must be replaced. If a
+/// file has many lists, only the earliest expiries are added.
 ///
 /// # Errors
 /// If a file has no revocation list, or a list is malformed.
@@ -40,8 +40,8 @@ fn age_order(list: &CertificateRevocationListDer<'_>) -> impl Ord + use<> {
     Some((list.last_update().timestamp(), list.crl_number().cloned()))
 }
 
-/// A set of revocation lists. All lists of one issuer in the set are of the same key and the same
-/// partition.
+/// A set of revocation lists. An issuer may have several keys, and may divide its list into
+/// partitions. All lists of one issuer in the set belong to the same key and the same partition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListSet {
     /// The lists, the newest ones first.
@@ -50,11 +50,11 @@ pub struct ListSet {
     pub are_partitions: bool,
 }
 
-/// Divides revocation lists into sets (see [`ListSet`]). `lists` has the newest lists first. After
-/// an authority has a new key, there are two authorities of one name, each with its list. An
-/// authority can also divide its list into partitions. rustls chooses a list by the name of the
-/// issuer, and by the partition only if the certificate names it. So rustls needs one verifier for
-/// each set.
+/// Divides revocation lists into sets (see [`ListSet`]). `lists` has the newest lists first. If an
+/// authority gets a new key, there are two authorities with the same name, each with its own list.
+/// An authority can also divide its list into partitions. rustls chooses a list by the name of the
+/// issuer. It also chooses by the partition, but only if the certificate names one. So rustls needs
+/// one verifier for each set.
 ///
 /// Without lists, the result is one empty set: a verifier without lists does not check revocation.
 /// Otherwise no set is empty. The keys are compared by their identifiers.
@@ -63,7 +63,7 @@ pub fn sets_by_key(lists: &[CertificateRevocationListDer<'static>]) -> Vec<ListS
     let mut keys_of_issuers: HashMap<(Vec<u8>, bool), Vec<SetKey>> = HashMap::new();
     for list in lists {
         let Ok((_, parsed)) = parse_x509_crl(list) else {
-            // `revocation_lists` has refused malformed lists.
+            // This does not happen, because `revocation_lists` has refused malformed lists.
             continue;
         };
         let are_partitions = partition_of_list(&parsed).is_some();
@@ -207,8 +207,9 @@ pub fn authorities_without_list(
             .filter(|list| may_have_signed(authority, list) && !has_only_authorities(list));
         let mut partitions = HashSet::new();
         let next_updates = own.enumerate().filter_map(|(place, list)| {
-            // An outdated partition refuses peers even if another list is current. So the newest
-            // list of each partition counts, and of the whole lists only the newest list of all.
+            // If a partition is outdated, peers may be refused even if another list is current. So
+            // the newest list of each partition counts. A list that is not a partition counts only
+            // if it is the newest of all lists.
             let counts = match partition_of_list(list) {
                 Some(partition) => partitions.insert(partition),
                 None => place == 0,
@@ -284,8 +285,8 @@ pub(crate) mod tests {
         numbered_list(issuer, 1, next_update_year).der().clone()
     }
 
-    /// The partition `uri` of the issuer's revocation list. `scope` says which kind of certificates
-    /// it has; `None` for all kinds.
+    /// The partition `uri` of the issuer's revocation list. `scope` is the kind of certificates in
+    /// the partition; `None` for all kinds.
     fn partition(
         issuer: &Issuer<'static, KeyPair>,
         uri: &str,
@@ -327,7 +328,7 @@ pub(crate) mod tests {
         assert!(found(&authorities, &[]).is_empty());
     }
 
-    /// An outdated partition refuses each certificate that names no partition.
+    /// If a partition is outdated, each certificate that names no partition is refused.
     #[test]
     fn an_authority_is_found_if_the_newest_list_of_a_partition_is_outdated() {
         let (issuer, certificate) = authority("clients");

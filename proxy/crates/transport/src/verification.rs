@@ -82,7 +82,8 @@ pub fn verify_chain<'v, V: 'v, T>(
             Err(error @ rustls::Error::InvalidCertificate(CertificateError::Revoked)) => {
                 return Err(error);
             }
-            // The other partitions do not show if this partition contains the certificate.
+            // The certificate may be in the outdated partition, and no other partition shows if it
+            // is. So the chain is refused.
             Err(error) if set.are_partitions && is_outdated_list(&error) => outdated = Some(error),
             Err(error) if refused.as_ref().is_none_or(concerns_other_list) => refused = Some(error),
             Err(_) => {}
@@ -161,8 +162,10 @@ mod tests {
         assert!(verified(&[], false).is_err());
     }
 
-    /// An authority may begin to write the identifier of its key into its lists. A whole list
-    /// without the identifier is then in another set than the newer list.
+    /// An outdated list that is not a partition does not refuse the chain, because another set may
+    /// have a newer list of the same authority. This happens if an authority begins to write the
+    /// identifier of its key into its lists: the older lists have no identifier, so they are in
+    /// another set.
     #[test]
     fn only_an_outdated_partition_refuses_a_chain_that_another_verifier_accepts() {
         let outdated = || Err(rustls::Error::from(CertificateError::ExpiredRevocationList));

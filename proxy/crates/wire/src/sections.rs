@@ -71,8 +71,8 @@ pub struct SectionWalk {
     left: usize,
     /// Number of bytes of the current sequence's documents that have not arrived.
     inside: usize,
-    /// The bytes that have arrived of a section whose identifier is not complete yet. Empty while
-    /// the documents of a section arrive.
+    /// The beginning of a section whose identifier has not arrived completely. Empty while the
+    /// documents of a section arrive.
     head: Vec<u8>,
     identifiers: Vec<Vec<u8>>,
     /// The identifier of the sequence whose documents are counted; `None` if none are counted.

@@ -18,9 +18,9 @@ const SECTIONS_OFFSET: usize = HEADER_BYTES + 4;
 const MAX_IDENTIFIER_BYTES: usize = 256;
 
 /// Checks that the sections of a parsed message add up to its length, and that a message that is
-/// built from them has the same sections. Checks that the first bytes of a message have the same
-/// sections, up to the cut. Checks that reading the message in pieces gives the same number of
-/// documents, or the same error, as reading it whole.
+/// built from them has the same sections. Checks that a head (the first bytes of a message) has the
+/// same sections as the whole message, up to the end of the head. Checks that reading the message
+/// in pieces gives the same number of documents, or the same error, as reading it whole.
 pub fn message(data: &[u8]) {
     let mut choices = Choices::new(data);
     let pieces = choices.byte();

@@ -26,8 +26,8 @@ pub(super) enum Part {
     /// The array of an operator's arguments. The variant stores the index of one argument. Numbers
     /// at this index and after it are positions or counts, and not values of users.
     Positions(u8),
-    /// The argument of a `$sort` in a pipeline that is inside another stage. The function [`stage`]
-    /// has no rule for this other stage.
+    /// The argument of a `$sort` in a pipeline that is in the argument of an outer stage. The
+    /// function [`stage`] has no rule for the outer stage.
     InnerSort,
     /// The argument of `$slice` in a projection: an array of numbers.
     Counts,
@@ -269,8 +269,8 @@ fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
         (b"$meta", _) => meta(value),
         (b"$getField", Value::String(_)) => Treatment::Keep,
         _ if holds_values(name) => stage(name, value),
-        // No operator has the name of these stages, so this is a pipeline inside another stage. The
-        // function `stage` has no rule for this other stage.
+        // No operator of expressions has the name of these stages. So this is a stage of a pipeline
+        // in the argument of an outer stage. The function `stage` has no rule for the outer stage.
         (b"$limit" | b"$skip", _) if value.number().is_some() => Treatment::Keep,
         (b"$sort", Value::Document(_)) => inside(value, Part::InnerSort),
         (b"$sum", _) if value.number().is_some() => flag(value),

@@ -141,8 +141,9 @@ async fn a_silent_message_of_the_address_with_the_most_memory_is_evicted_first()
     assert_eq!(inner.grow(greedy[0], 1, 1, later), Grant::Evicted);
 }
 
-/// Eviction frees the memory of a message and closes its connection. A message is too slow if the
-/// average rate of its bytes is too low. One second without a byte does not make it too slow.
+/// Eviction frees the memory of a message and closes its connection. A message is too slow if its
+/// bytes arrive below the minimum rate, on average over 30 s. One second without a byte does not
+/// make it too slow.
 #[tokio::test(start_paused = true)]
 async fn only_too_slow_messages_are_evicted_for_a_message_of_the_same_address() {
     let (mut inner, now) = inner();

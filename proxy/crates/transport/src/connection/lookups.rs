@@ -3,7 +3,8 @@
 //! The operating system's resolver blocks a thread. If a DNS server does not reply, a lookup can
 //! take much longer than an attempt to connect, and nothing can end it earlier. So all attempts
 //! that need the same name at the same time share one lookup. Otherwise, lookups without replies
-//! could use all threads for blocking work. Other work needs these threads too.
+//! could occupy all threads that the runtime has for blocking work. Other work needs these threads
+//! too.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

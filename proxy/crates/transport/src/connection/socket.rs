@@ -29,7 +29,7 @@ const NEXT_ADDRESS_AFTER: Duration = Duration::from_millis(250);
 /// Seawall can connect even if the first addresses do not reply.
 ///
 /// # Errors
-/// See [`OpenError`]. If the name is not resolved within `resolve_limit`, this is
+/// See [`OpenError`]. If the name is not resolved within `resolve_limit`, the error is
 /// [`OpenError::Resolve`].
 pub(super) async fn connect_tcp(
     lookups: &Arc<Lookups>,

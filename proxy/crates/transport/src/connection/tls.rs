@@ -145,8 +145,9 @@ impl ServerTls {
         })
     }
 
-    /// The configuration for rustls, for HTTP clients, which open their own connections. It resumes
-    /// no TLS session, because rustls verifies certificates only in full handshakes.
+    /// The rustls configuration for HTTP clients, which open their own connections. It resumes no
+    /// TLS session: rustls verifies certificates only in full handshakes, and only
+    /// [`Self::connect`] also checks the certificate of a resumed session.
     pub fn config_for_http(&self) -> ClientConfig {
         let mut config = ClientConfig::clone(&self.config);
         config.resumption = Resumption::disabled();
@@ -236,9 +237,9 @@ impl ServerTls {
 
 task_local! {
     /// True if the server has asked for a client certificate in the handshake that the current task
-    /// performs. It is not a field of [`ClientCertificate`], because all handshakes share one
-    /// [`ClientCertificate`]: rustls resumes a TLS session only with the same resolver object as in
-    /// the first handshake.
+    /// performs. This flag is not a field of [`ClientCertificate`], because all handshakes share
+    /// one [`ClientCertificate`]: rustls resumes a TLS session only with the same resolver object
+    /// as in the first handshake.
     static WAS_ASKED: Cell<bool>;
 }
 

@@ -5,19 +5,19 @@
 //!
 //! - The reserve of slots and connections. Only commands such as commits use it, and no scenario
 //!   has such commands.
-//! - Operations without a slot: waits for data, and commands of Seawall itself. For the controller,
-//!   they are load of other clients. Some scenarios have such load.
+//! - Operations without a slot: operations that wait for data, and commands of Seawall itself. To
+//!   the controller, they look like load of other clients, which some scenarios have.
 //! - The connections of each user. Here all users share the connections, and there is one maximum
 //!   for all of them. The controller does not know users.
-//! - `max_connecting`. Here one connection is established every 5 ms. This is the default of
-//!   `connections_per_second`.
+//! - `max_connecting`. Here one connection is established every 5 ms, because the default of
+//!   `connections_per_second` is 200.
 //! - Streamed replies. The controller does not use their times.
 //!
 //! One other difference matters for clients that have a timeout: the wait and the server time of an
-//! operation each have the full timeout, and a waiting operation whose timeout has passed leaves
-//! the queue when it would begin. With one timeout for the sum of both, each operation would begin
-//! just before its timeout in a lasting overload. So almost every reply would be late at every
-//! limit.
+//! operation each have the full timeout. If the timeout passes during the wait, the operation stays
+//! in the queue until it would begin, and is then dropped. With one timeout for the sum of wait and
+//! server time, each operation would begin just before its timeout in a lasting overload. So almost
+//! every reply would be late at every limit.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -147,7 +147,9 @@ impl Limiter {
     }
 
     /// True if a user may run an operation although all slots are taken: the user has less than its
-    /// share of the slots, and another user has more. At twice the limit, no user may exceed it.
+    /// share of the slots, and another user has more than this share. If the user has no slot, it
+    /// is enough that another user has more than one. False if the operations in progress have
+    /// reached twice the limit.
     fn may_exceed(&self, user: usize) -> bool {
         let users = self.held.iter().zip(&self.queues);
         let users = users.filter(|(held, queue)| **held > 0 || !queue.is_empty());
@@ -195,7 +197,6 @@ impl Limiter {
         self.ticked_at = now;
     }
 
-    /// The current epoch of the controller.
     pub(crate) fn epoch(&self) -> Epoch {
         self.controller.epoch()
     }
@@ -236,8 +237,9 @@ impl Limiter {
         }
     }
 
-    /// True if a late operation took so long that its time says something about the server. If its
-    /// client has left, it may have left because of an earlier wait.
+    /// True if a late operation took so long that its time says something about the server. If the
+    /// client has left, the reason may be an earlier wait. So the operation then counts only if it
+    /// took at least [`LATE_FACTOR`] times the median.
     fn is_slow(&self, end: &End, time: Duration) -> bool {
         let factor = if end.has_left { LATE_FACTOR } else { 1 };
         time >= self.times.median().unwrap_or_default() * factor

@@ -81,10 +81,10 @@ pub(crate) struct Scenario {
     /// Time for which the controller is measured, in seconds.
     pub(crate) auto_s: f64,
     /// Time for which each of the seven fixed limits is measured, in seconds, if `steady_at` is 0.
-    /// If it is not 0, the fixed limits are measured at the same time as the controller, and
-    /// `fixed_s` is not used. Because of noise, the best of the seven results is usually better
-    /// than the true result of the best limit. Scenarios with few or very different operations have
-    /// more noise, so they need a longer time.
+    /// Otherwise, the fixed limits are measured in the same period as the controller, and `fixed_s`
+    /// is not used. Because of noise, the best of the seven results is usually better than the true
+    /// result of the best limit. Scenarios with few or very different operations have more noise,
+    /// so they need a longer time.
     pub(crate) fixed_s: f64,
 }
 
@@ -378,10 +378,10 @@ fn login_storm() -> Scenario {
         ],
         steady_at: 15.0,
         event: Some((12.0, 15.0)),
-        // The 50 logins and the operations share the cores, so a higher limit takes time from
-        // the logins: with a limit of 256, 4,000 operations complete per second, with 32, 3,000
-        // and with 16, 2,000. The controller halves its limit after half a second, because the
-        // server is crowded, and restores it a second later, because it lost throughput.
+        // The 50 logins and the operations share the cores, so a higher limit takes time from the
+        // logins: 4,000 operations complete per second with a limit of 256, 3,000 with 32, and
+        // 2,000 with 16. The controller halves its limit after half a second, because the server is
+        // crowded, and restores it a second later, because it lost throughput.
         median: Least {
             during: 0.55,
             ..GOAL
@@ -521,7 +521,8 @@ fn open_loop() -> Vec<Scenario> {
         Scenario {
             // The p99 is 2.6 ms with a limit of 16, and 2.9 ms with a limit of 32. But with the
             // initial limit of 32, almost no operation waits, so the limit has no measurable
-            // effect. Arrivals-bound load must not lower the limit.
+            // effect. While the rate of arrivals bounds the throughput, the controller tries only
+            // higher limits, so it does not find the limit of 16.
             median: Least {
                 ratio: 0.88,
                 ..GOAL
