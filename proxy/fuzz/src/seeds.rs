@@ -295,8 +295,8 @@ fn readers() -> Vec<Seed> {
         .unwrap_or_default();
     let of = |name: &str, front: [u8; 3], bytes: &[u8]| seed(name, [&front[..], bytes].concat());
     // A large message is too large for the corpus. So the target itself puts a large message in
-    // front of some streams. It adds up the input's second byte and the stream's bytes; the sum
-    // must be a multiple of `LARGE_SHARE`. The last byte of this seed makes the sum such a
+    // front of some streams: the sum of the input's second byte and the stream's bytes must be a
+    // multiple of `LARGE_SHARE`. The last byte of this seed is chosen so that the sum is such a
     // multiple.
     let behind_large = |name: &str, front: [u8; 3]| {
         let sum = first

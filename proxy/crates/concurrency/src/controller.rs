@@ -51,8 +51,8 @@ const FIRST_NOISE: f64 = 0.03;
 const LEAST_NOISE: f64 = 0.005;
 
 /// If operations are shorter than this, a change of the limit counts as effective immediately.
-/// Otherwise, a change takes effect after twice the time of an operation, or after `MAX_TRANSIT` if
-/// that is shorter.
+/// Otherwise, a change takes effect after twice the time of an operation, but after `MAX_TRANSIT`
+/// at the latest.
 const SHORT: Duration = Duration::from_millis(5);
 const MAX_TRANSIT: Duration = Duration::from_secs(1);
 
@@ -98,7 +98,8 @@ const TOLERANCE: Duration = Duration::from_millis(1);
 
 /// The rate of completed work has changed if it differs by about this share or more from its
 /// average since the limit settled. If it has changed in `CHANGED_SLICES` consecutive slices, the
-/// search for the best limit begins again. The controller compares the logarithms of the rates.
+/// search for the best limit begins again. The share is not exact, because the controller compares
+/// the logarithms of the rates.
 const RATE_CHANGE: f64 = 0.25;
 const CHANGED_SLICES: u32 = 8;
 
@@ -187,7 +188,8 @@ impl Controller {
     /// if that is lower. Trials of several controllers at the same time would disturb each other.
     /// So `seed` must differ between proxies, and between the servers of a proxy: after the search
     /// for the best limit, controllers with different seeds begin their trials at different times.
-    /// During the search, trials follow each other without a pause.
+    /// During the search, the seed has no such effect, because trials follow each other
+    /// immediately.
     pub fn new(ceiling: u32, seed: u64) -> Self {
         let ceiling = ceiling.max(FLOOR);
         let start = START.min(ceiling);

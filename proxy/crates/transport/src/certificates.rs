@@ -18,9 +18,9 @@ use tokio_rustls::rustls::{
 use x509_parser::{parse_x509_certificate, parse_x509_crl};
 
 /// Maximum number of expiries that are reported for the certificates in one file, or for the
-/// revocation lists in one file. The authorities of an operating system are several times fewer.
-/// The number is limited, because each reported expiry is a series of a metric and a line of the
-/// log.
+/// revocation lists in one file. The list of authorities of an operating system is several times
+/// shorter. The number is limited, because each reported expiry is a series of a metric and a line
+/// of the log.
 const MAX_EXPIRIES: usize = 1_024;
 
 /// The reason why the content of a PEM file is unusable.

@@ -3,8 +3,8 @@
 //! Input, in this order:
 //!
 //! - one byte that selects the source of commands;
-//! - one byte that selects the values of a changed command, the document sequence, and the legacy
-//!   opcode;
+//! - one byte that selects three things: the values of a second command with the same shape, the
+//!   document sequence, and the legacy opcode;
 //! - one length byte, then that many bytes, which select changes to the body;
 //! - a body, or bytes that select a command from the grammar in [`documents`].
 

@@ -144,8 +144,7 @@ impl Connector {
     }
 
     /// Connects and sends `hello`, but does not authenticate. Seawall uses the connection for
-    /// commands that need no user, and for introductions: the first login of a user, which Seawall
-    /// forwards to the server.
+    /// commands that need no user, and to forward the first login of a user to the server.
     ///
     /// # Errors
     /// See [`EstablishError`].

@@ -302,7 +302,8 @@ impl CertificateRequest {
     /// `error` is an error of the handshake or of the first command. If a refused or missing
     /// certificate can be its cause, the returned error also says so. The first command can fail
     /// for this reason: with TLS 1.3, a server refuses a certificate only after the client has
-    /// completed the handshake. A mongod does this with every version of TLS, and sends no alert.
+    /// completed the handshake. With every version of TLS, a mongod refuses a certificate after the
+    /// handshake, and sends no alert.
     pub(super) fn explain(self, error: io::Error) -> io::Error {
         let certificate = &self.certificate;
         let was_requested = certificate.was_requested.load(Ordering::Relaxed);
