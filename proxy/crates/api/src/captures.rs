@@ -78,8 +78,8 @@ pub struct NewCapture {
     pub namespaces: Vec<String>,
     /// How values in commands and replies are recorded: unchanged (`none`), as pseudonyms that keep
     /// the equality of values (`equality`), or as pseudonyms that also keep the order of numbers
-    /// and dates, and equal prefixes of strings (`ordered`). The default is `capture.redact`, and
-    /// values cannot be recorded with less protection than this key requires.
+    /// and dates, and equal prefixes of strings (`ordered`). The default is the value of the config
+    /// key `capture.redact`. A request cannot choose less protection than that value.
     pub redact: Option<String>,
     /// The recorded part of each reply. `facts`: only the errors, the counts and the cursor of the
     /// reply. `whole`: the whole reply. The default is `facts`.

@@ -19,8 +19,8 @@ pub struct Changes {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub baseline: Option<Span>,
     /// The changes. The first change is the one that increased the operation time per second the
-    /// most ([`Change::cost_ms_per_second`]). A change that all shapes have in common is one change
-    /// of all operations together. Such changes come last.
+    /// most ([`Change::cost_ms_per_second`]). If all shapes changed in the same way, one change of
+    /// all operations together reports this. Changes of all operations together come last.
     pub changes: Vec<Change>,
     /// True if the two periods were compared. `None` if the proxy has a version that does not
     /// report this member.

@@ -1,5 +1,6 @@
-//! A client of the admin API: sends requests over HTTP or HTTPS. Most methods parse the response as
-//! JSON. `fetch` and `download` give its bytes, and `act`, `delete` and `check` ignore its body.
+//! A client of the admin API: sends requests over HTTP or HTTPS. Most methods parse the body of the
+//! response as JSON. `fetch` and `download` give the bytes of the body. `act`, `delete` and `check`
+//! ignore the body.
 
 use std::{error, fmt, io, iter, sync::Arc, time::Duration};
 

@@ -54,9 +54,9 @@ pub fn compare_merged(changes: &mut Changes) {
     }
 }
 
-/// Converts the label of a series to the name of the series. Members that do not apply to the
-/// series are empty texts, so that all series have the same members in JSON. `address` and `level`
-/// are always absent; the address of a server is in `text`.
+/// Converts the label of a series to the name of the series. `address` and `level` are always
+/// absent; the address of a server is in `text`. Other members that do not apply to the series are
+/// empty texts. So all series have the same members in JSON.
 fn named(label: &Label) -> SeriesName {
     let name = |id: &str, command: &str, db: &str, collection: &str, text: &str| {
         let [id, command, db, collection, text] =

@@ -35,8 +35,9 @@ pub struct Tick {
     /// Number of operations that wait because no server connection is free for them, or because the
     /// concurrency limit is reached.
     pub wait_queue: u64,
-    /// Number of operations in `wait_queue` to which the concurrency limit applies. The number
-    /// includes operations that wait only for a connection.
+    /// Number of operations in `wait_queue` that will count toward the concurrency limit when they
+    /// run. Some of them wait because the limit is reached, others only because no connection is
+    /// free.
     pub waiting: u64,
 }
 

@@ -159,8 +159,8 @@ pub struct Concurrency {
     /// The limit without short trials: after Seawall has tried another limit for a short time, it
     /// returns to this limit. Equal to `limit` while no trial runs. `None` if there is no limit.
     pub settled: Option<u64>,
-    /// Number of waiting operations to which the limit applies. The number includes operations that
-    /// wait only for a connection.
+    /// Number of waiting operations that will count toward the limit when they run. Some of them
+    /// wait because the limit is reached, others only because no connection is free.
     pub waiting: u64,
 }
 

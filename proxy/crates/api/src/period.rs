@@ -1,6 +1,6 @@
-//! Converts the figures in a reply to a [`Period`]. The reply is a report, or one of two compared
-//! periods. The history of the statistics also returns its figures as a [`Period`]. So the code
-//! that compares periods of the history can also compare replies. The buckets of the distributions
+//! Converts figures of a reply to a [`Period`]: a report, or one of the two periods of a
+//! comparison. The history of the statistics also returns its figures as a [`Period`]. So the same
+//! code can compare periods of the history and periods of replies. The buckets of the distributions
 //! stay the same.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};

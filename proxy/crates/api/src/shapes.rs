@@ -50,9 +50,9 @@ pub(super) fn load_ms(listed: &[Shape], other: &Other) -> f64 {
 }
 
 /// The name and the figures of a shape. The figures of a period come from the history of the
-/// statistics. The figures since Seawall started come from the shape table: counters in memory.
-/// They begin when the shape gets its row in this table. A row that counts several shapes contains
-/// the operations before this time.
+/// statistics. The figures since Seawall started come from the shape table, which has counters in
+/// memory. The counters of a shape begin when the shape gets its own row in this table. Its earlier
+/// operations are counted in a row for several shapes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shape {
@@ -88,9 +88,9 @@ pub struct Shape {
     /// reply about one shape has it if the shape table has a row for this shape.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors_by_code: Option<Vec<CodeCount>>,
-    /// When Seawall saw the first of the operations that the shape's row in the shape table counts.
-    /// If the shape table has no row for the shape: when the shape was first seen in the period.
-    /// Absent in [`Changes`](crate::Changes).
+    /// When Seawall saw the first operation that the shape's row in the shape table counts. If the
+    /// shape table has no row for the shape: when the shape was first seen in the period. Absent in
+    /// [`Changes`](crate::Changes).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first_seen: Option<Moment>,
     /// The shape's id: 16 hexadecimal digits.

@@ -178,8 +178,9 @@ const STEP_LENGTHS: [f64; 10] = [
 ];
 
 /// The length of the steps of a merged timeline, in seconds. `requested` is the requested length,
-/// or 0 if it is not known. `longest` is the greatest number of seconds with data in a step. Every
-/// step may lack data for some of its seconds, so the steps can be longer than `longest`.
+/// or 0 if it is not known. `longest` is the greatest number of seconds with data in any step. A
+/// step may lack data for some of its seconds. So if `longest` exceeds `requested`, the length is
+/// the shortest of [`STEP_LENGTHS`] that is at least `longest`, or `longest` if there is none.
 fn step_length(requested: f64, longest: f64) -> f64 {
     if longest <= requested {
         return requested;
@@ -188,9 +189,9 @@ fn step_length(requested: f64, longest: f64) -> f64 {
     lengths.find(|length| *length >= longest).unwrap_or(longest)
 }
 
-/// Limits the seconds with data in a step to the step's length. `seconds` is the sum over the
-/// shorter steps that begin in the step. The last of them may end in the next step, so the sum can
-/// exceed the length.
+/// Limits the number of seconds with data in a long step to the length of this step. `seconds` is
+/// the sum over the short steps that begin in the long step. The last short step may end after the
+/// long step, so the sum can exceed the length.
 fn within_step(seconds: f64, length: f64) -> f64 {
     seconds.min(length)
 }
@@ -649,8 +650,8 @@ mod tests {
         assert!(merged.steps.iter().all(|step| step.seconds <= 10.0));
     }
 
-    /// The requested length is 0 if it is not known: the timeline of a shape does not contain the
-    /// length of its steps.
+    /// The requested length is 0 if it is not known. An example is the timeline of a shape: it does
+    /// not contain the length of its steps.
     #[test]
     fn the_length_of_steps_is_the_requested_length_or_the_next_longer_usual_length() {
         for (requested, longest, expected) in [

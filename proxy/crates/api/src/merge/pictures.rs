@@ -158,8 +158,8 @@ fn added(name: &str, one: GaugeValues, other: GaugeValues) -> GaugeValues {
     }
 }
 
-/// A step, and the number of seconds with data of each gauge: some gauges have no value in some
-/// steps.
+/// A step, with the number of seconds for which each gauge has data. The numbers can differ,
+/// because some gauges have no value in some of the combined steps.
 type Weighted = (GaugeStep, BTreeMap<String, f64>);
 
 /// Combines consecutive steps of one instance into steps that begin at multiples of `seconds`.
@@ -248,9 +248,9 @@ impl Merge for Sparklines {
 }
 
 impl Sparklines {
-    /// For each step, the index of the longer step in which it begins. The longer steps have a
-    /// length of `seconds`, and the first of them begins at `from`. Steps that would begin in the
-    /// longer step [`MAX_STEPS`] or after it are omitted.
+    /// For each step of these sparklines, the index of the longer step in which it begins. The
+    /// longer steps have a length of `seconds`, and the first longer step begins at `from`. Steps
+    /// whose index would be [`MAX_STEPS`] or higher are omitted.
     fn indexes(&self, from: f64, seconds: f64) -> Vec<usize> {
         let steps = self.shapes.values().map(Vec::len).max().unwrap_or_default();
         let first = start_of_step(self.from, seconds);
