@@ -10,8 +10,8 @@ use crate::{
     record::{Content, Header, Record},
 };
 
-/// The maximum size of a record with a header. It limits the memory of a decoded header, which is
-/// many times as large as its bytes if the header has many short entries.
+/// The maximum size of a record with a header. This maximum limits memory: a decoded header with
+/// many short entries takes many times as much memory as the bytes of the record.
 const MAX_HEADER_BYTES: usize = 1 << 20;
 
 /// The maximum number of servers, namespaces, users and applications in a header, all together. A

@@ -124,7 +124,8 @@ impl Export {
 
     fn reply(&mut self, reply: Reply) -> Option<Packet> {
         let client = self.pending.remove(&reply.operation);
-        // The capture may have the server's reply to Seawall, but the client got no reply.
+        // The client requested no reply. The capture may still have one, because Seawall sends an
+        // unacknowledged write to the server as a write with a reply.
         if reply.outcome() == Outcome::Unacknowledged {
             return None;
         }

@@ -210,8 +210,8 @@ impl Import {
     /// True if a packet without a message begins its session; false if it ends its session. In the
     /// layout [`Layout::Sessions`], the packet itself does not contain this information, so the
     /// session's number decides. Servers give sessions ascending numbers. So a number above all
-    /// earlier numbers belongs to a new session. Any other number belongs to a session that this
-    /// import remembers or has forgotten, or that began before the recording.
+    /// earlier numbers belongs to a new session. For any other number, the packet ends a session:
+    /// one that this import remembers or has forgotten, or one that began before the recording.
     fn begins(&self, session: u64) -> bool {
         let is_explicit = self.layout != Layout::Sessions;
         !self.sessions.contains_key(&session) && (is_explicit || session > self.last_session)

@@ -91,8 +91,9 @@ pub struct Packet {
     pub message: Bytes,
 }
 
-/// Maximum size in bytes of the head of a packet that has the largest message. The head consists of
-/// all fields before the message. Each address or text in a head must be shorter than this size.
+/// Maximum size in bytes of the head of a packet: all fields before the message. A packet with a
+/// smaller message may have a larger head. Each address or text in a head must be shorter than this
+/// size.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// Largest packet in bytes: the largest message with its head.
