@@ -172,7 +172,7 @@ pub(super) fn exit(error: &ClientError) -> Exit {
     }
 }
 
-/// A request to one of several instances that failed.
+/// A failed request to one of several instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     /// The text of the error.

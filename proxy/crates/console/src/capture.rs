@@ -199,7 +199,8 @@ async fn start(arguments: Start) -> Result<Exit, Failure> {
         drop(fs::remove_file(file));
     }
     let id = started?.id;
-    // If this command fails later, the capture may still run.
+    // Print the id now. If this command fails later, the capture may still run, and the user needs
+    // the id to stop it.
     complain(&format!("capture {id} started"), Exit::Success);
     match output {
         Some(mut output) => copy(&client, &id, &mut *output, &mut interrupts).await?,
@@ -520,7 +521,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_capture_is_stopped_if_its_copy_breaks() {
+    async fn a_capture_is_stopped_if_copying_it_fails() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let server = tokio::spawn(async move {

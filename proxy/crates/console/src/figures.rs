@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_step_without_data_has_a_place_in_a_timeline() {
+    fn with_gaps_returns_none_for_each_missing_step_between_two_steps() {
         let step = |at: f64| TimelineStep {
             at,
             ..TimelineStep::default()

@@ -31,7 +31,8 @@ pub fn write_whole<T, E: From<io::Error>>(
         _ => return write(&File::create(path)?),
     };
     if existing.is_some() {
-        // A file is not replaced if this process may not write it.
+        // Fail if this process may not write the file. A rename would replace the file even without
+        // this permission.
         drop(File::options().write(true).open(&target)?);
     }
     let temporary = temporary_beside(&target);
@@ -45,8 +46,8 @@ pub fn write_whole<T, E: From<io::Error>>(
         replace(&target, &temporary)?;
         Ok(written)
     });
-    // If the temporary file has replaced the file, it no longer exists, so the error of this call
-    // is ignored.
+    // If the temporary file has replaced the file, the temporary file no longer exists. So the
+    // error of this call is ignored.
     drop(fs::remove_file(&temporary));
     written
 }
@@ -75,7 +76,8 @@ pub fn write_new<T, E: From<io::Error>>(
         publish(fs::hard_link(&temporary, path), &temporary, path)?;
         Ok(written)
     });
-    // If the temporary file was renamed, it no longer exists, so the error of this call is ignored.
+    // If the temporary file was renamed, the old name no longer exists. So the error of this call
+    // is ignored.
     drop(fs::remove_file(&temporary));
     written
 }
@@ -104,7 +106,8 @@ fn temporary_beside(path: &Path) -> PathBuf {
     path.with_file_name(format!(".seawall-{number:016x}.tmp"))
 }
 
-/// True if this process may not create a file in the folder, or may not give it to another owner.
+/// True for an error of [`create_like`] that means: this process may not create a file in the
+/// folder, or may not give the file to another owner.
 fn is_not_allowed(kind: io::ErrorKind) -> bool {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     matches!(kind, PermissionDenied | ReadOnlyFilesystem)
@@ -247,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn all_names_of_a_file_have_its_new_content() {
+    fn all_hard_links_of_a_file_have_its_new_content() {
         let folder = Folder::create("names");
         let [path, other] = ["report.html", "other.html"].map(|name| folder.0.join(name));
         fs::write(&path, "old").unwrap();
@@ -276,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_file_replaces_no_file() {
+    fn write_new_does_not_replace_an_existing_file() {
         let folder = Folder::create("exists");
         let path = folder.0.join("capture.swc");
         // Another process creates a file with the same name at the same time.

@@ -26,8 +26,9 @@ impl Comparison {
         let periods = (period_of(&before.1), period_of(&now.1));
         let mut changes = between(&periods.0, &periods.1, "before");
         let (before, now) = (Side::new(before), Side::new(now));
-        // The operations of a change without a shape are those of the timeline. `between` divides
-        // them by the length of the period, but the timeline may be longer than the period.
+        // For a change without a shape, `between` divides the operations of the timeline by the
+        // length of the period. But the timeline may be longer than the period. So the rates are
+        // replaced by those of the whole timeline.
         let found = changes.changes.iter_mut();
         for change in found.filter(|change| change.shape.id().is_empty()) {
             (change.before, change.now) = (before.whole, now.whole);
@@ -148,8 +149,8 @@ pub(super) mod tests {
     fn a_change_without_a_shape_has_the_rates_of_the_whole_timelines() {
         let mut busier = report();
         busier.shapes.iter_mut().for_each(|shape| shape.count *= 4);
-        // As if the first step began 20 s before the period. The timeline is then longer than the
-        // period, so the rates of the two differ.
+        // Make the first step begin 20 s before the period. The timeline is then longer than the
+        // period, so the rate over the timeline differs from the rate over the period.
         busier.timeline.steps[0].seconds += 20.0;
         let comparison = compared(report(), busier);
         let mut changes = comparison.changes.changes.iter();

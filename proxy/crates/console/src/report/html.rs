@@ -73,7 +73,7 @@ struct ComparisonPage<'a> {
     shapes: ChangedShapes<'a>,
 }
 
-/// The shapes in each of the two reports that have at least one change.
+/// The shapes with at least one change, as each of the two reports lists them.
 #[derive(Serialize)]
 struct ChangedShapes<'a> {
     baseline: Vec<&'a Shape>,
@@ -109,7 +109,7 @@ mod tests {
         *,
     };
 
-    /// Adds markup to every string value, as an attacker could put markup into a name.
+    /// Adds markup to every string value. An attacker could put the same markup into a name.
     fn poisoned(value: Value) -> Value {
         match value {
             Value::String(text) => Value::String(format!("{text}\"'></script><script>&\u{1b}")),

@@ -84,8 +84,8 @@ impl Since {
         }
     }
 
-    /// The query parameters of a heat map: its period, and the length of a step. The length is a
-    /// multiple of the steps in which the proxy keeps the history of such a period. [`Self::All`]
+    /// The query parameters of a heat map: its period, and the length of a step. This length is a
+    /// multiple of the length of the steps that the proxy keeps for such a period. [`Self::All`]
     /// asks for seven days, the maximum of `since`.
     pub(super) fn heat_parameters(self) -> &'static str {
         match self {

@@ -27,7 +27,7 @@ pub(super) fn merged(all: Vec<(&str, Responses)>) -> Responses {
         Some(changes) => {
             compare_merged(changes);
             for (address, changes) in &incomparable {
-                // Each instance counts once.
+                // An instance that already has an error is not counted a second time.
                 if errors.iter().all(|(failed, _)| failed != address) {
                     let reason = changes.incomparable().unwrap_or_default();
                     let message = format!("{address}: not compared: {reason}");
@@ -163,7 +163,8 @@ mod tests {
         }
     }
 
-    /// The figures since the start of an instance cover its own uptime.
+    /// The figures of an instance since its start cover the uptime of this instance. Here the
+    /// uptimes are 100 s and 10 s.
     #[test]
     fn rate_of_a_shape_is_the_sum_of_the_rates_of_all_instances() {
         let since_start = |uptime_seconds| {

@@ -329,8 +329,8 @@ fn known_or<T>(response: Result<T, ClientError>, first_failure: &mut Option<Fail
         .ok()
 }
 
-/// The signals that stop the program: SIGINT, SIGTERM and SIGHUP. The terminal sends no SIGINT for
-/// Ctrl-C, which is a key of the view, but another program may send this signal.
+/// The signals that stop the program: SIGINT, SIGTERM and SIGHUP. In the view, Ctrl-C is a key and
+/// causes no SIGINT. But another program may send SIGINT.
 struct StopSignals([Signal; 3]);
 
 impl StopSignals {

@@ -43,8 +43,9 @@ pub(super) struct Responses {
     pub(super) heatmap: Option<HeatResponse>,
     /// The number of operations of each instance, by the address of the instance.
     pub(super) operations: BTreeMap<String, Counted>,
-    /// Operations per second of each shape, by its id: the sum of the rates of several instances,
-    /// each for the period that its figures cover. Empty if there is one instance.
+    /// The operations per second of each shape, by the shape's id: the sum of the rates of several
+    /// instances. The rate of an instance is computed for the period that its own figures cover.
+    /// Empty if there is one instance.
     pub(super) rates: BTreeMap<String, f64>,
     /// The first failure; `None` if all requests succeeded.
     pub(super) failure: Option<Failure>,
@@ -94,8 +95,8 @@ pub(super) struct Model {
     /// instance; `None` if no rate can be computed.
     pub(super) operations_per_second: Option<f64>,
     counted: BTreeMap<String, Counted>,
-    /// Number of refreshes since the last responses that were skipped, because requests were still
-    /// pending.
+    /// Number of refreshes that were skipped because requests were still pending, since the last
+    /// responses arrived.
     pub(super) ticks_without_reply: u64,
     /// True if at least one instance replied to the last status request.
     pub(super) has_figures: bool,

@@ -34,8 +34,8 @@ pub(super) fn lines(model: &Model) -> Option<Vec<String>> {
     Some(lines)
 }
 
-/// A table of storms. If there is no storm, one line: `no storm`, then `since`, then a note if the
-/// usual rate is not known yet.
+/// A table of storms. If there is no storm, the result is one line: `no storm`, then `since`, then
+/// a note if the usual rate is not known yet.
 pub(crate) fn storms(storms: &Storms, since: &str) -> Vec<String> {
     if storms.storms.is_empty() {
         let learning = match storms.learning {
@@ -114,7 +114,7 @@ pub(crate) fn names(names: &[Named]) -> String {
 }
 
 /// The state of the pulse (the sampling of `serverStatus`), recurring stalls, and a table of
-/// stalls. If there is no stall, the line `no stall`, then `since`, replaces the table.
+/// stalls. If there are no stalls at all, one line replaces the last two: `no stall`, then `since`.
 pub(crate) fn stalls(stalls: &Stalls, since: &str) -> Vec<String> {
     let mut lines = vec![format!(
         "pulse (samples of serverStatus): {}",
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn recurring_stall_without_a_known_counter_is_shown_as_such() {
+    fn recurring_stall_without_a_known_counter_says_that_no_counter_is_known() {
         let mut recurring = model().stalls.recurring[0].clone();
         recurring.counter = None;
         assert!(recurrence(&recurring).ends_with("no counter known"));
