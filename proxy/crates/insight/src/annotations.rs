@@ -237,7 +237,8 @@ impl Annotations {
     }
 
     /// The annotations between two times, the earliest first. `ongoing` is the number of an
-    /// annotation whose event has not ended.
+    /// annotation whose event has not ended. This annotation is listed if its event began before
+    /// `to`.
     pub(super) fn list(
         &self,
         from: SystemTime,

@@ -135,12 +135,12 @@ const ENOUGH_RATIO: f64 = 3.0;
 /// shape that is reported as faster is at most one minus this number.
 const MIN_EFFECT: f64 = 0.7;
 
-/// Minimum difference of the median durations in a change to slower or faster. For a single shape,
-/// the earlier median is first multiplied by the drift.
+/// Minimum difference of the median durations in a change to slower or faster. In a change of one
+/// shape (not of all shapes together), the earlier median is first multiplied by the drift.
 const MIN_DIFFERENCE: Duration = Duration::from_micros(100);
 
-/// Accepted probability that a comparison reports a false change of a given kind for any of the
-/// shapes.
+/// For each kind of change: the accepted probability that chance alone makes a comparison report
+/// this change for at least one shape.
 const ALPHA: f64 = 0.001;
 
 /// A shape is reported as more or less frequent only if its operations per second changed by at

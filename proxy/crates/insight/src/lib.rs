@@ -60,9 +60,9 @@ const WRITE_INTERVAL_SECONDS: u64 = 10;
 const MAX_SKIPPED_WRITES: u64 = 5;
 
 /// A clock that is set back shows some seconds again. If it is set back by at most this time, the
-/// figures of these seconds are added to the next second. If it is set back further, the steps of
-/// the history after the new time are dropped. Otherwise one second would get the figures of many
-/// seconds.
+/// figures of the repeated seconds are added to the next second. If it is set back further, the
+/// steps of the history after the new time are dropped, because one second must not get the figures
+/// of many seconds.
 const MAX_REPEATED_SECONDS: u64 = 2;
 
 /// Interval at which periods are compared to annotate changes, and the length of these periods.
@@ -214,7 +214,8 @@ impl Insight {
             unwritten = Some(history.take_delta());
         }
         // After a quick restart, the history file may already have figures of the current second.
-        // `last` is then this second, so its further figures are added to the next second.
+        // `last` is then the current second, so the further figures of this second are added to the
+        // next second.
         let added = Added {
             last: Some(seconds(now)).filter(|running| history.has_second(*running)),
             left: None,
@@ -529,8 +530,9 @@ impl Insight {
 
     /// The kept stalls that overlap with `period` (its start and its end), the latest first;
     /// without a period, all kept stalls. Also returns the best series of recurring stalls of each
-    /// server. If no server has a current series, the whole deployment can have one too. A series
-    /// has a stall in the period, and no stall that began after the period.
+    /// server. If no server has a series that still recurs, the series of the whole deployment can
+    /// be added. Only series with a stall in the period are returned. Stalls that began after the
+    /// period are ignored.
     pub fn stalls(
         &self,
         period: Option<(SystemTime, SystemTime)>,

@@ -5,10 +5,10 @@
 //! all operations, and are never means of percentiles. Steps that have ended are packed into few
 //! bytes. One limit bounds the bytes of all tiers together: if it is reached, the oldest step of
 //! the tier with the most bytes is dropped. If a longer step in progress includes that step, a step
-//! of another tier is dropped instead: after a restart, the longer step is rebuilt from its short
-//! steps. Texts of shapes have a limit of their own, so that a client that always sends new shapes
-//! cannot remove the history of all other clients. This module reads no clock: the caller passes
-//! all times, in seconds since the epoch.
+//! of another tier is dropped instead, because after a restart the longer step is rebuilt from its
+//! short steps. Texts of shapes have a limit of their own, so that a client that always sends new
+//! shapes cannot remove the history of all other clients. This module reads no clock: the caller
+//! passes all times, in seconds since the epoch.
 
 mod fitting;
 mod names;
@@ -44,9 +44,9 @@ const UNSURE_SECONDS: u64 = 300;
 /// shapes, because different shapes may be heavy in different seconds.
 const LONG_STEP_FACTOR: usize = 4;
 
-/// One step of more than a second may use 1/32 of the memory limit for the labels of its
-/// shapes. While the step is in progress, the labels may use twice as much. So the labels of the
-/// three steps in progress use less than all labels may use.
+/// One step of more than a second may use 1/32 of the memory limit for the labels of its shapes.
+/// While the step is in progress, the labels may use twice as much. So the labels of the three
+/// steps in progress use at most 6/32, which is less than all labels may use ([`LABEL_SHARE`]).
 const STEP_LABEL_SHARE: usize = 32;
 
 /// All labels together may use a quarter of the memory limit. At this limit, the history forgets
@@ -320,8 +320,8 @@ impl History {
         open.period.merge(&sums.period);
         open.period.length += sums.period.length;
         open.gauges.merge(&sums.gauges);
-        // This bounds the memory of the step in progress. Shapes are seldom removed, because a
-        // shape that is light now can become heavy later in the step.
+        // Shapes are removed only if the limits are far exceeded, because a shape that is light now
+        // can become heavy later in the step. This still bounds the memory of the step in progress.
         if limits.are_far_exceeded(&open.period.series) {
             limit_shapes(&mut open.period.series, limits);
         }
@@ -403,7 +403,8 @@ impl History {
         if is_free(&largest) {
             return Some(largest);
         }
-        // The frames of the last tier are dropped only if all other frames are needed.
+        // The last tier is chosen only if the oldest frame of every other tier is included in a
+        // step in progress.
         let rolled_up = filled().filter(|tier| self.is_rolled_up(*tier));
         let free = rolled_up.max_by_key(bytes);
         free.or_else(|| filled().find(is_free)).or(Some(largest))
@@ -484,8 +485,8 @@ impl History {
 
     /// For each tier, rebuilds the step that has not ended yet, from the frames of the tier with
     /// the next shorter steps. Begins with the tier of the longest steps. If a rebuilt step has
-    /// ended, it is also added to the tier with the next longer steps. That tier was rebuilt
-    /// before, so it does not count the step twice.
+    /// ended, it is also added to the tier with the next longer steps. That tier does not count the
+    /// step twice: it was rebuilt before, when this step was not a frame yet.
     fn reopen(&mut self) {
         for tier in (1..TIERS.len()).rev() {
             let from = self.included_to(tier);

@@ -59,8 +59,9 @@ impl<'a> Groups<'a> {
         groups
     }
 
-    /// The operations that may be operations of this shape. The namespace of the shape may have had
-    /// no row of its own.
+    /// The operations in group rows and in [`Label::OtherShapes`] that may be operations of this
+    /// shape. They include the group rows of the namespace `other`, because the namespace of the
+    /// shape may have had no row of its own.
     pub(super) fn may_include(&self, shape: &Label) -> Load {
         let mut load = self.others;
         if let Label::Shape {

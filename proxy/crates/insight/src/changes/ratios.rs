@@ -1,4 +1,6 @@
-//! The ratios of all shapes, and the change that the other shapes of a shape have in common.
+//! The ratios of all shapes. For each shape, also the drift and the spread of the ratios of all
+//! other shapes. The drift is the change that the shapes have in common. The spread is a standard
+//! deviation.
 //!
 //! The values are sorted once for all shapes. Sorting them again for each shape would take too
 //! long, because a period may have ten thousand shapes.
@@ -128,7 +130,8 @@ impl Sorted {
 mod tests {
     use super::{super::tests::Random, *};
 
-    /// Drift and spread are medians. Here they are computed from a copy of the other ratios.
+    /// Drift and spread are medians. The test computes the expected values from a list of the other
+    /// ratios.
     #[test]
     fn each_shape_gets_the_drift_and_spread_of_all_other_shapes() {
         fn median(mut values: Vec<f64>) -> f64 {

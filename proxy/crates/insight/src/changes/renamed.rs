@@ -15,7 +15,8 @@ use seawall_stats::{Label, Level, Period, float};
 /// this number is reached, a shape whose text changed counts as another shape.
 const MAX_COMPARED_PAIRS: u32 = 100_000;
 
-/// The shapes of a period, by the part of their label that replacing names by `*` does not change.
+/// The shapes of a period. The keys of the maps are hashes ([`frame`]) of the part of a label that
+/// stays the same if names are replaced by `*`.
 struct Texts<'a> {
     /// The ids of the shapes.
     ids: HashSet<&'a str>,
@@ -55,7 +56,7 @@ pub(super) struct Renames<'a> {
     periods: [&'a Period; 2],
     before: Texts<'a>,
     now: Texts<'a>,
-    /// Number of texts that may still be compared.
+    /// Number of pairs of texts that may still be compared.
     left: Cell<u32>,
 }
 
@@ -69,28 +70,30 @@ impl<'a> Renames<'a> {
         }
     }
 
-    /// True if `shape`, a shape of the later period, had another text in the earlier period. There
-    /// are two cases. Either the earlier period has a shape with the same id. Or it has a shape
-    /// with a similar text, and operations have moved to the later text. Two texts are similar if
-    /// they differ only in names that one of them replaces by `*`. `load` is the drift of the
-    /// operations per second: the change that all shapes have in common, later divided by earlier.
+    /// True if `shape`, a shape of the later period, also occurred in the earlier period, perhaps
+    /// with another text. There are two cases. Either the earlier period has a shape with the same
+    /// id. Or it has a shape with a similar text, and operations have moved from that shape to
+    /// `shape`. Two texts are similar if they differ only in names that one of them replaces by
+    /// `*`. `load` is the drift of the operations per second: the change that all shapes have in
+    /// common, later divided by earlier.
     pub(super) fn occurred_before(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(other, shape, load);
         self.before.has(shape) || self.find_alike(&self.before, shape, have_moved)
     }
 
-    /// True if `shape`, a shape of the earlier period, has another text in the later period. The
-    /// cases and `load` are those of [`Self::occurred_before`].
+    /// True if `shape`, a shape of the earlier period, also occurs in the later period, perhaps
+    /// with another text. The cases and `load` are those of [`Self::occurred_before`].
     pub(super) fn occurs_now(&self, shape: &Label, load: f64) -> bool {
         let have_moved = |other: &Label| self.have_moved(shape, other, load);
         self.now.has(shape) || self.find_alike(&self.now, shape, have_moved)
     }
 
-    /// True if operations may have moved from the shape `from` to the shape `to`: `from` has lost,
-    /// and `to` has gained, at least half of the operations per second that can have moved.
-    /// Without this check, two different shapes could look like one shape with a changed text, for
-    /// example with the fields `a.*` (for `a.2026`) and `a.total`. Names such as years count as
-    /// data immediately, so `a.*` can occur in both periods.
+    /// True if operations may have moved from the shape `from` to the shape `to`. At most the
+    /// smaller of two rates can have moved: the earlier rate of `from` (multiplied by `load`), or
+    /// the later rate of `to`. The result is true if `from` has lost, and `to` has gained, at least
+    /// half of that rate. Without this check, two different shapes could look like one shape with a
+    /// changed text, for example with the fields `a.*` (for `a.2026`) and `a.total`. Names such as
+    /// years count as data immediately, so `a.*` can occur in both periods.
     fn have_moved(&self, from: &Label, to: &Label, load: f64) -> bool {
         let [before, now] = self.periods;
         let rates = |shape| [per_second(before, shape) * load, per_second(now, shape)];

@@ -274,15 +274,18 @@ fn changes_below_the_thresholds_are_not_reported() {
     let steady = [(500, 1.0), (500, 1.0), (500, 1.0), (500, 1.0)];
     let with = |more: (u64, f64)| minute(&[&steady[..], &[more]].concat());
     // Each case is one more shape: the number and the median duration (in ms) of its operations,
-    // first in the earlier period, then in the later one. The cases are: few earlier operations, a
-    // small ratio of the durations, a small difference of the durations, a number of operations
-    // that may have grown by chance, and a new shape with few operations. The later number is
-    // limited, because a great increase of the number would be reported.
+    // first in the earlier period, then in the later one. The later number is limited below,
+    // because a great increase of the number would be reported.
     let cases = [
+        // Few operations in the earlier period.
         ((29, 1.0), (500, 9.0)),
+        // A small ratio of the durations.
         ((500, 1.0), (500, 1.4)),
+        // A small difference of the durations.
         ((500, 0.02), (500, 0.1)),
+        // A number of operations that may have grown by chance.
         ((10, 1.0), (35, 1.0)),
+        // A new shape with few operations.
         ((0, 1.0), (29, 9.0)),
     ];
     for (before, now) in cases {

@@ -91,7 +91,8 @@ const SPREADS: f64 = 4.0;
 const FLOOR_SECONDS: f64 = 0.02;
 
 /// During an episode (a detected stall), the limit above which an operation is slow is multiplied
-/// by this factor. The limit is never less than [`FLOOR_SECONDS`].
+/// by this factor, but is never less than [`FLOOR_SECONDS`]. So an episode does not end only
+/// because durations fall to just below the usual limit.
 const CALM_SHARE: f64 = 0.5;
 
 /// A second with at least this many slow operations may be part of a stall.
@@ -106,10 +107,10 @@ const SEVERAL_OF: u64 = 50;
 /// the slowest operation began.
 const FALLEN_SHARE: f64 = 0.7;
 
-/// A second may have at least [`SEVERAL`] slow operations. If the longest of them took more than
-/// this many times as long as the second longest, it is an outlier. An outlier began before the
-/// stall, so the start of the stall is computed from the second longest operation. An index build
-/// is an example: when it ends after hours, other operations may have waited for a second.
+/// In a second with at least [`SEVERAL`] slow operations, the longest operation is an outlier if it
+/// took more than this many times as long as the second longest. An outlier began before the stall,
+/// so the start of the stall is computed from the second longest operation. An index build is an
+/// example: when it ends after hours, other operations may have waited for a second.
 const OUTLIER_FACTOR: f64 = 5.0;
 
 /// Minimum duration of the longest operation in a stall of fewer than [`SEVERAL`] slow operations.
@@ -180,8 +181,8 @@ impl StallDetector {
             }
             (None, Some(open)) => open.normal_seconds += 1,
         }
-        // One call returns one episode. After `before_gap`, an episode that begins in this second
-        // ends in a later second, even if it already has its maximum length.
+        // One call returns at most one episode. If it returns `before_gap`, an episode that begins
+        // in this second can end only in a later second, even if it already has its maximum length.
         before_gap.or_else(|| self.end(beat, &usual))
     }
 

@@ -181,8 +181,9 @@ impl Stalls {
 
     /// The kept stalls that overlap with `period` (its start and its end), the latest first;
     /// without a period, all kept stalls. Also returns the best series of recurring stalls of each
-    /// server. If no server has a current series, the whole deployment can have one too. A series
-    /// has a stall in the period, and no stall that began after the period.
+    /// server. If no server has a series that still recurs, the series of the whole deployment can
+    /// be added. Only series with a stall in the period are returned. Stalls that began after the
+    /// period are ignored.
     pub(super) fn list(
         &self,
         now: SystemTime,

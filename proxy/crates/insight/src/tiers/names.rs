@@ -111,10 +111,10 @@ impl LabelStore {
         unused
     }
 
-    /// Forgets the labels of shapes that the fewest frames use, until all labels use at most
-    /// [`KEPT_SHARE`] of `max_bytes`. If the same number of frames use several labels, the oldest
-    /// label is forgotten first. Keeps the labels in `kept`, and all labels that are not of shapes.
-    /// Returns the numbers of the forgotten labels.
+    /// Forgets labels of shapes until all labels together take at most [`KEPT_SHARE`] of
+    /// `max_bytes`. Begins with the label that the fewest frames use. If several labels have the
+    /// same number of frames, begins with the oldest of them. Keeps the labels in `kept`, and all
+    /// labels that are not of shapes. Returns the numbers of the forgotten labels.
     pub(super) fn forget_rare(&mut self, max_bytes: usize, kept: &HashSet<&Label>) -> Vec<u32> {
         let can_forget =
             |label: &Label| matches!(label, Label::Shape { .. }) && !kept.contains(label);

@@ -230,8 +230,9 @@ fn stall_is_found_if_only_one_operation_per_connection_waits() {
     assert_eq!(found[0].operations, 8);
 }
 
-/// The stalls that the detector finds. `operations` has, for each second, the operations that end:
-/// their number, and their duration in milliseconds, all of it at the server.
+/// The stalls that the detector finds. For each second, `operations` returns groups of operations
+/// that end: their number, and the duration of each in milliseconds. They spend the whole duration
+/// at the server.
 fn episodes(seconds: u64, operations: fn(u64) -> &'static [(u64, u64)]) -> Vec<Episode> {
     let mut detector = StallDetector::default();
     let beats = (1..=seconds).map(|second| {
@@ -350,7 +351,8 @@ fn stall_has_the_phase_in_which_operations_spent_the_most_time_beyond_the_usual_
     assert_eq!(phases, [Phase::Checkout]);
 }
 
-/// The clock jumps forward before the second stop ends, so the seconds before its end are missing.
+/// The server stops twice. The clock jumps forward just before the operations of the second stop
+/// end.
 #[test]
 fn a_stall_does_not_include_the_time_by_which_the_clock_jumps_forward() {
     const JUMP: u64 = 7_200;
