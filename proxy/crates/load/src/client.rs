@@ -79,10 +79,10 @@ impl Drop for NextOperation {
     }
 }
 
-/// One operation of a client without a fixed rate of operations: the client connects for this
-/// operation only, or sends each operation as soon as the previous reply has arrived. This value is
-/// dropped when the operation ends, or when the load ends. If the load ends first, the drop records
-/// the operation, unless the operation has been due only for a short time.
+/// One operation of a client that has no schedule: the client connects for this operation only, or
+/// sends each operation as soon as the previous reply has arrived. This value is dropped when the
+/// operation ends, or when the load ends. If the load ends first, the drop records the operation,
+/// unless it has been due for at most [`Arrival::interval`].
 struct Arrival {
     shared: Arc<Shared>,
     due: Instant,
@@ -96,9 +96,9 @@ struct Arrival {
 
 impl Drop for Arrival {
     fn drop(&mut self) {
-        // The load ended before the operation, so the latency is not known. If the wait is longer
-        // than one interval, it is recorded instead of the latency, or the operation counts as
-        // missed if it was not sent. A shorter wait is not recorded.
+        // The load ended before the operation, so the latency is not known. If the operation has
+        // waited for more than one interval, its wait is recorded instead of the latency; if it was
+        // not sent, it counts as missed. A shorter wait is not recorded.
         if self.has_ended || self.due + self.interval >= self.shared.ends_at {
             return;
         }
@@ -391,7 +391,7 @@ mod tests {
         }
     }
 
-    /// Inserts documents with six commands into a server that replies as [`reply_to_all`].
+    /// Inserts documents, in six commands, into a server that runs [`reply_to_all`].
     async fn prepare_with(
         reply: RawDocumentBuf,
         delay: Option<Duration>,
@@ -475,7 +475,7 @@ mod tests {
         }
     }
 
-    /// The interval of each client is as long as the load.
+    /// The interval between two operations of a client is as long as the load.
     #[tokio::test(start_paused = true)]
     async fn the_last_operation_of_one_of_many_clients_is_recorded_if_it_has_no_reply() {
         for (sent_before_end_ms, expected) in [(5_000, 1), (50, 0)] {

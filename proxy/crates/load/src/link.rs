@@ -297,7 +297,8 @@ mod tests {
 
     use super::*;
 
-    /// Size of the sockets' buffers in bytes. The TLS library holds more bytes than they do.
+    /// Size of the sockets' buffers in bytes. The TLS library can hold more bytes than these
+    /// buffers.
     const SOCKET_BYTES: u32 = 8192;
 
     fn server() -> TlsAcceptor {
@@ -380,7 +381,8 @@ mod tests {
             end(&mut link).await;
         };
         let receiving = async {
-            // The reply is sent before the command was read, so that the client never waits for it.
+            // Send the reply before the command is read, so that the client never waits for the
+            // reply.
             far.write_all(&reply).await.unwrap();
             far.flush().await.unwrap();
             far.read_exact(&mut received).await

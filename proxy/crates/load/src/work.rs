@@ -121,10 +121,10 @@ impl Work {
         command
     }
 
-    /// Returns a command that inserts documents, beginning with the `_id` `first`, and the first
-    /// `_id` of the next command. The command has at most [`SEEDED_AT_A_TIME`] documents and at
-    /// most [`SEEDED_BYTES`] of text, but at least one document. Documents that already exist stay
-    /// unchanged.
+    /// Returns a command that inserts documents with ascending `_id`s from `first` on. Also returns
+    /// the first `_id` of the next command. The command has at most [`SEEDED_AT_A_TIME`] documents
+    /// and at most [`SEEDED_BYTES`] of text, but at least one document. Documents that already
+    /// exist stay unchanged.
     pub(super) fn seed(&self, first: u32) -> (RawDocumentBuf, u32) {
         let fitting = SEEDED_BYTES / self.payload_bytes.max(1);
         let count = u32::try_from(fitting).unwrap_or(u32::MAX);
