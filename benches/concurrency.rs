@@ -100,8 +100,8 @@ async fn run(plan: &Plan, situations: &[Situation], pictures: &Path) -> Report {
     report
 }
 
-/// Compares the concurrency limits of the plan. For each number of clients, each of its limits is
-/// measured.
+/// Compares the concurrency limits of the plan. For each number of clients, measures each limit in
+/// [`Plan::limits_for`] of this number.
 async fn compare(testbed: &Testbed, situation: Situation, plan: &Plan, report: &mut Report) {
     for clients in &plan.connections {
         let limits = plan.limits_for(*clients);

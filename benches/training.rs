@@ -41,8 +41,9 @@ use tokio::{
 /// Number of clients that make TLS handshakes in a loop.
 const HANDSHAKING: usize = 50;
 
-/// Time limit for the first handshake after the duration of the load. A build without optimization
-/// needs long for a handshake with RSA, and other programs may use the cores.
+/// If no handshake has completed within [`Plan::time`], the bench waits up to this time for the
+/// first one. A build without optimization needs long for a handshake with RSA, and other programs
+/// may use the cores.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Options that are appended to a connection string. The bench creates one client for each element:

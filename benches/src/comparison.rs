@@ -214,8 +214,8 @@ impl Medians {
         self.calls.insert(format!("{connections} {target}"), calls);
     }
 
-    /// Replaces the file of results with these medians. Returns the lines of a text that names each
-    /// value that is worse than in the previous results.
+    /// Replaces the file of results with these medians. Returns lines to print: they name the
+    /// values that are worse than in the previous results, or say why nothing can be compared.
     ///
     /// # Errors
     /// If the file cannot be read or written.

@@ -313,8 +313,8 @@ fn write_identity(scratch: &Scratch, identity: &Identity) {
     replace(scratch, "server-key.pem", &identity.key);
 }
 
-/// Replaces the files for TLS to the server: a new certificate of Seawall, the server's authority
-/// and `other`, and a revocation list of each.
+/// Replaces the files for TLS to the server. The files contain a new certificate of Seawall, the
+/// server's authority, the authority `other`, and a revocation list of each authority.
 fn write_server_files(scratch: &Scratch, server: &Certificates, other: Option<&Authority>) {
     let authorities = || iter::once(server.authority()).chain(other);
     let pem: String = authorities().map(Authority::pem).collect();

@@ -27,8 +27,8 @@ const MAX_UNDER_WAY: usize = 256;
 const ATTEMPT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Time that [`Arena::count_open`] waits for bytes on each connection that is open at the end of an
-/// attack. It is also the minimum time for which an attack waits for the attempts that still run at
-/// its end.
+/// attack. At the end of an attack, [`Arena::attempts`] also gives the attempts that still run at
+/// least this time to end.
 const FINAL_CHECK_TIME: Duration = Duration::from_millis(100);
 
 /// Maximum time that an attack continues after its planned end if no attempt has ended as expected

@@ -37,9 +37,10 @@ const LARGE_EVERY: Duration = Duration::from_millis(200);
 /// Time between two logins.
 const LOGIN_EVERY: Duration = Duration::from_millis(50);
 
-/// Every tenth login is the first login of its user, so Seawall does not know the user yet. In a
-/// long run, these users then log in again in the same order, although Seawall knows them. The
-/// users of the other logins are [`ALICE`] and [`BOB`].
+/// Every tenth login is the login of a newcomer ([`Users::newcomers`]), whom Seawall does not know
+/// yet. In a long run, there comes a time when all newcomers have logged in. Then they log in again
+/// in the same order, although Seawall knows them. The users of the other logins are [`ALICE`] and
+/// [`BOB`].
 const FIRST_LOGIN_EVERY: u32 = 10;
 
 /// Time limit of a login or of another operation.

@@ -3,10 +3,15 @@
 //!
 //! A fixed limit of at least the number of clients has the same effect as `off`: no operation waits
 //! for a slot. So of these limits, only the lowest is measured. The full run then has 382
-//! measurements: in each of the first three situations, 39 combinations of a limit and a number of
-//! clients in 3 rounds; in the last situation, 9 limits in 3 rounds; and 4 traces. The loads last
-//! 52, 20 and 4 minutes. Besides, Seawall starts for each measurement, the clients log in, and the
-//! last operations end. If this takes three seconds, the run takes 95 minutes.
+//! measurements:
+//!
+//! - Each of the first three situations has 39 combinations of a limit and a number of clients, in
+//!   3 rounds. Their loads last 52 minutes.
+//! - The last situation has 9 limits, in 3 rounds. Their loads last 20 minutes.
+//! - The loads of the 4 traces last 4 minutes.
+//!
+//! For each measurement, Seawall also starts, the clients log in, and the last operations end. If
+//! this takes three seconds, the run takes 95 minutes.
 
 use std::time::Duration;
 

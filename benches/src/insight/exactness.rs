@@ -341,7 +341,8 @@ fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: 
     let without = float(count(without.count()));
     // In each second, at most one shape of each coarse row (a row that counts several shapes) can
     // get a row of its own. This row replaces the row of a shape with a smaller total time. A quick
-    // run is too short for all replacements, so it only prints the number.
+    // run is too short for all replacements. So it prints the number of heaviest shapes without a
+    // row, but does not check that this number is 0.
     match plan.is_quick {
         true => say(&format!(
             "| heaviest shapes without a row | {HEAVIEST} | {without} | – |"

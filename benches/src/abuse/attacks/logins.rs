@@ -54,8 +54,8 @@ pub(super) async fn unfinished(arena: Arena) {
 }
 
 pub(super) async fn claimed(arena: Arena) {
-    // The attack uses only names of victims whose first login is during the attack, or shortly
-    // before it.
+    // The attack is on first logins. So it uses only the names of victims whose first login is
+    // during the attack, or shortly before it.
     let (skipped, claimed) = arena.either((8, 16), (0, 4));
     let newcomers = arena.users.newcomers.iter().skip(skipped).take(claimed);
     let users: Vec<Login> = newcomers.cloned().collect();

@@ -44,8 +44,9 @@ const CLIENTS: u32 = 150;
 const QUERIES: [&str; 2] = ["sleep(1000) || true", "sleep(200) || true"];
 
 pub(super) async fn slow_queries(arena: Arena) {
-    // A quick run has only four clients. A server needs CPU time for the first JavaScript of each
-    // connection. So on a slow machine, few connections get a reply within a quick run.
+    // A server needs CPU time for the first JavaScript of each connection. With many clients on a
+    // slow machine, few connections would get a reply within a quick run. So a quick run has only
+    // four clients.
     let clients = arena.many_logged_in(arena.either(CLIENTS, 4), None).await;
     let [whole, quick] = QUERIES;
     let query = arena.either(whole, quick);

@@ -98,7 +98,7 @@ async fn browse(arena: Arena, number: u32) -> Result<Ending, RawError> {
     };
     let host = match number % 2 {
         0 => arena.admin.to_string(),
-        // A host name that the attacker has made resolve to 127.0.0.1 (DNS rebinding).
+        // A host name of the attacker, which resolves to 127.0.0.1 (DNS rebinding).
         _ => "rebound.example".to_owned(),
     };
     let origin = "Origin: https://evil.example\r\nSec-Fetch-Site: cross-site\r\n";
