@@ -660,9 +660,10 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
     }
 
-    /// The new certificate may not match the earlier key.
+    /// Because of the changed address, the new path of the key takes effect only at a restart. The
+    /// new certificate might not match the earlier key.
     #[test]
-    fn a_certificate_that_waits_for_a_restart_is_renewed_only_together_with_its_key() {
+    fn a_certificate_of_a_running_address_is_renewed_only_together_with_its_key() {
         let name = format!("seawall-renewed-pair-{}", std::process::id());
         let file = std::env::temp_dir().join(name);
         let read = |port: u16, key: &str, content: &str| {
@@ -692,7 +693,7 @@ mod tests {
         let expected = expected.map(|path| (path.to_owned(), Change::Restart));
         assert_eq!(changes, expected);
         assert!(settings.listen.tls.is_some() && settings.admin.tls.is_some());
-        // Without another address, a change of TLS needs no restart.
+        // If the addresses do not change, a change of TLS needs no restart.
         let (_, settings) = reload(&tls, "");
         assert!(settings.listen.tls.is_none() && settings.admin.tls.is_none());
     }
@@ -746,7 +747,7 @@ mod tests {
         assert_eq!(change_of_server_tls(&running, &newer), Change::Live);
     }
 
-    /// The certificate of the running connections expires if it is not renewed before the restart.
+    /// Until the restart, Seawall uses the files of the running settings, and these may expire.
     #[test]
     fn a_renewed_tls_file_needs_no_restart_even_if_another_tls_setting_waits_for_a_restart() {
         let name = format!("seawall-renewed-beside-{}", std::process::id());

@@ -40,8 +40,8 @@ pub(crate) const ITERATIONS: KeyKind = KeyKind::Integer {
     max: 10_000_000,
 };
 
-/// Maximum value of keys for a time in milliseconds, unless a key has its own maximum: a week. A
-/// longer time is probably given in a wrong unit.
+/// Maximum value of keys for a time in milliseconds: a week. A longer time is probably given in a
+/// wrong unit. Some keys have their own maximum instead.
 pub(crate) const MAX_DURATION_MS: i64 = 7 * 24 * 60 * 60 * 1_000;
 
 /// Maximum value of every key for a number of connections. Each connection needs a file descriptor,
@@ -59,7 +59,8 @@ pub(crate) const MIN_HEARTBEAT_FREQUENCY_MS: i64 = 500;
 /// The largest message of any MongoDB server (`maxMessageSizeBytes`).
 pub(crate) const LARGEST_MESSAGE_BYTES: i64 = 48_000_000;
 
-/// Minimum of the memory budget for messages.
+/// Minimum of the memory budget for messages. The largest message must fit into half of it (see the
+/// assertion below).
 pub(crate) const MIN_MESSAGE_MEMORY_BYTES: i64 = 128 * 1024 * 1024;
 
 /// Maximum value of every key for a memory size: 1 TiB. A larger size is probably given in a wrong

@@ -109,7 +109,7 @@ pub(crate) fn table(
         let mut protocols = PROTOCOLS.into_iter();
         let protocol = protocols.find_map(|name| Some((name, variable(name)?)));
         // The protocol belongs to the endpoint in the variables. If Seawall has an endpoint of its
-        // own, the variables are for other programs.
+        // own, this protocol is for other programs, so any protocol is allowed.
         let has_own_endpoint = ENDPOINTS.iter().any(|key| is_given(key));
         let is_wrong = |value: &str| value != PROTOCOL && !has_own_endpoint;
         if let Some((name, value)) = protocol.filter(|(_, value)| is_wrong(value)) {

@@ -186,7 +186,7 @@ fn a_file_with_all_defaults_and_a_file_with_an_empty_slow_log_section_give_equal
 /// `[admin.tls]`, or the keys of lists of tables.
 fn defaults_of(is_wanted: impl Fn(&Key) -> bool) -> String {
     let mut text = DEPLOYMENT.to_owned();
-    // If one setting of these sections is given, they require a certificate and its private key.
+    // A section `tls` with at least one key must also have a certificate and its private key.
     let tls = ["listen.tls.", "admin.tls."];
     let is_tls = |key: &&Key| tls.iter().any(|section| key.path.starts_with(section));
     let is_optional = |key: &&Key| key.path.contains("[]") || is_tls(key);

@@ -274,7 +274,7 @@ fn scram_keys_are_decoded_from_base64() {
 }
 
 #[test]
-fn networks_of_ipv4_addresses_in_ipv6_form_are_networks_of_ipv4_addresses() {
+fn networks_of_ipv4_mapped_ipv6_addresses_become_ipv4_networks() {
     for (text, expected) in [
         ("::ffff:192.0.2.0/120", "192.0.2.0/24"),
         ("::ffff:192.0.2.7", "192.0.2.7/32"),

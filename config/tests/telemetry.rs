@@ -141,7 +141,7 @@ fn seawall_keys_override_opentelemetry_variables() {
 }
 
 #[test]
-fn the_protocol_of_another_endpoint_is_no_problem_if_seawall_has_its_own_endpoint() {
+fn a_wrong_opentelemetry_protocol_is_no_problem_if_seawall_has_its_own_endpoint() {
     let of_others = [
         ("EXPORTER_OTLP_ENDPOINT", "http://collector:4317"),
         ("EXPORTER_OTLP_PROTOCOL", "grpc"),

@@ -57,7 +57,8 @@ section! {
     message_memory_bytes: usize = key("limits.message_memory_bytes",
         KeyKind::Integer { min: MIN_MESSAGE_MEMORY_BYTES, max: MAX_MEMORY_BYTES }, Live,
         default 536870912, unit "bytes");
-    // The default is the same as that of `pool.max_server_connections`.
+    // Each relayed client has a server connection of its own. So the default is the same as that of
+    // `pool.max_server_connections`.
     /// Maximum number of clients that are relayed because of `auth.other_mechanisms`.
     relayed_connections: NonZeroUsize = key("limits.relayed_connections",
         CONNECTIONS, Live, default 500, unit "connections");

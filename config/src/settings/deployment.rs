@@ -155,7 +155,8 @@ section! {
     /// stays open.
     max_idle_time: Option<Duration> = key("pool.max_idle_time_ms",
         TIME_OR_0, Live, default 600000, unit "ms");
-    // The connection that replaces an old one can reach a server or an address that is new.
+    // A connection stays with one server and one address. The connection that replaces it can reach
+    // a new server or a new address.
     /// Age at which a server connection is closed, as soon as no operation uses it; 0 for never.
     /// Connections are closed up to a fifth earlier, at different ages, so that they are not all
     /// replaced at the same time.
