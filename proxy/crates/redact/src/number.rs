@@ -10,7 +10,9 @@ const NUMBERS: u8 = 1;
 const DATES: u8 = 2;
 const OBJECT_IDS: u8 = 3;
 
-/// Number of bits by which the pseudonym of a number is longer than the number.
+/// Number of bits by which the pseudonym of a number is longer than the number. So there are 2^8
+/// pseudonyms for each integer on average, and they can keep the order of the integers although
+/// their positions are random.
 const NUMBER_SPREAD_BITS: u32 = 8;
 
 /// Number of bits by which the pseudonym of a time is longer than the time. With one bit, the

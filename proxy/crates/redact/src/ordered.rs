@@ -7,8 +7,8 @@
 //! of a tree. Each node divides its range of pseudonyms among 16 children, by weights that depend
 //! on the key. But every child gets at least one pseudonym for each of its leaves.
 //!
-//! A number with a fraction keeps 40 bits of precision; numbers that differ by less may get equal
-//! pseudonyms.
+//! The pseudonym of a number depends on all bits before the binary point, and at least on the first
+//! 40 bits of `f`. Two numbers that differ only in the remaining bits can get equal pseudonyms.
 
 use crate::keyed::{Keyed, Purpose, number_of};
 

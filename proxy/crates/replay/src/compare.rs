@@ -22,8 +22,8 @@ use crate::{Exclusion, Report, ResultKind, ShapeResult};
 /// LockTimeout, NoSuchTransaction, SnapshotUnavailable.
 const CHANCE_CODES: [i32; 4] = [112, 24, 251, 246];
 
-/// For a shape with many operations, [`CHANCE_COUNT`] is doubled until it is at least this share of
-/// the shape's operations in the later report.
+/// A shape with many operations may have more errors than [`CHANCE_COUNT`]: the count is doubled
+/// until it is at least this share of the shape's operations in the later report.
 const CHANCE_SHARE: f64 = 0.01;
 
 /// For each of the [`CHANCE_CODES`], a shape may have this many more errors in the later report
@@ -204,8 +204,8 @@ impl Pair<'_> {
         let Some(shape) = self.now.or(self.before) else {
             return Vec::new();
         };
-        // New errors cannot be recognized if the earlier replay lacks errors: it was stopped, it
-        // read less of the capture than the later replay, or it was a dry run.
+        // New errors cannot be recognized if the earlier report lacks errors, because the earlier
+        // replay was stopped, read less of the capture than the later replay, or was a dry run.
         let lacks_errors = before.stopped.is_some()
             || (before.incomplete.is_some() && now.incomplete.is_none())
             || before.kind == ResultKind::DryRun;
@@ -732,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_not_compared_with_the_errors_of_a_replay_of_only_a_part_of_the_capture() {
+    fn errors_are_not_compared_if_the_earlier_replay_sent_only_a_part_of_the_capture() {
         let stopped = Report {
             stopped: Some("interrupted".to_owned()),
             ..report()

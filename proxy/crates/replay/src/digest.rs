@@ -14,8 +14,8 @@ use sha2::{Digest as _, Sha256};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Exclusion {
-    /// The results are those of commands that Seawall does not compare, such as `listCollections`,
-    /// `explain` and `mapReduce`, or those of all shapes that share one row.
+    /// Seawall compares no results of this command. Examples are `listCollections`, `explain` and
+    /// `mapReduce`. Or the results are in the row that all further shapes share.
     NoDocuments,
     /// The command uses the time, random numbers, or the state of the server. Or its documents are
     /// nested too deeply to be searched for such values.

@@ -128,8 +128,9 @@ impl Endpoint {
         let has_retryable_writes =
             reply.get_str("setName").is_ok() || matches!(reply.get_str("msg"), Ok("isdbgrid"));
         let mut process_ids: Vec<_> = process_id(reply).into_iter().collect();
-        // A proxy replies to `isMaster` itself, but forwards `serverStatus`. The account may lack
-        // the right to run `serverStatus`, so a failure is ignored.
+        // A proxy replies to `isMaster` itself, but forwards `serverStatus`. So this reply has the
+        // process id of the server behind the proxy. A failure is ignored, because the account may
+        // lack the right to run `serverStatus`.
         let status = rawdoc! {"serverStatus": 1, "$db": "admin"};
         if let Ok(status) = link.run(&status).await
             && let Ok(repl) = status.get_document("repl")

@@ -21,7 +21,7 @@ const MAX_OPEN: usize = 65_536;
 /// A record that is ready for the replay.
 #[derive(Debug)]
 pub(crate) enum Prepared {
-    /// The capture of a client began: the client connected, or it was connected before.
+    /// Seawall began to capture a client, which had connected at this moment or earlier.
     ClientBegan { at_us: u64 },
     /// A captured client disconnected.
     ClientEnded { client: u64 },

@@ -258,7 +258,8 @@ pub(crate) struct Tally {
 impl From<&ReplyFacts> for Tally {
     fn from(facts: &ReplyFacts) -> Self {
         let mut write_errors: Vec<_> = facts.write_error_codes.iter().collect();
-        // For example, a `bulkWrite` counts errors that are in a later batch of its cursor.
+        // The facts can have more errors than codes: for example, a `bulkWrite` also counts errors
+        // that are only in a later batch of its cursor.
         let with_code: u64 = write_errors.iter().map(|(_, count)| count).sum();
         if let Some(without_code @ 1..) = facts.write_errors.checked_sub(with_code) {
             write_errors.push((0, without_code));

@@ -38,7 +38,7 @@ use crate::{
     timing::Sent,
 };
 
-/// A command is added to the schedule at most about this long before it is due.
+/// To keep the schedule small, a command is added to it at most about this long before it is due.
 const HORIZON: Duration = Duration::from_secs(1);
 
 /// Time from the start of a replay until its first record is due. Connections are established in
@@ -99,8 +99,8 @@ pub async fn run(
 ) -> Result<Report, EndpointError> {
     let endpoint = Endpoint::new(replay.target.clone())?;
     let header = source.header();
-    // The header of a converted recording may name no servers. Then the target cannot be compared
-    // with the captured servers.
+    // The header of a converted recording may name no servers. Then there is no captured server to
+    // compare with the target, so the target's process id is not needed.
     let must_identify =
         replay.choice.with_writes && !replay.writes_to_unidentified && !header.servers.is_empty();
     let description = endpoint.describe(header, must_identify).await?;

@@ -169,7 +169,8 @@ impl Survey {
                 };
             }
         }
-        // The client of an unacknowledged write got no reply. A replay does not count it either.
+        // The client of an unacknowledged write got no reply, so the captured reply is not counted.
+        // A replay does not count the replies to unacknowledged writes either.
         let is_wanted = reply.outcome() != Outcome::Unacknowledged;
         let whole = OpMsg::parse(&reply.message).ok().filter(|_| is_wanted);
         // A digest covers all replies of a row, so the row gets no digest if the capture lacks a

@@ -620,8 +620,8 @@ async fn a_replay_against_the_captured_deployment_is_refused() {
     assert_eq!(replay(plan(&stub).await, other).await.sent, 0);
 }
 
-/// A command on a cursor, or a statement of a transaction, may come from another client than the
-/// command that opened it. On another server or router, it would fail.
+/// One client can open a cursor or a transaction, and another client can send the next command on
+/// it. The next command would fail on another server or router.
 #[tokio::test]
 async fn a_target_with_several_addresses_is_refused() {
     let [first, second] = [Conduct::Serve; 2].map(Stub::start);
@@ -746,7 +746,7 @@ fn results_of_filters_that_compare_strings_by_order_are_excluded_if_the_capture_
 }
 
 #[tokio::test]
-async fn an_error_without_a_code_is_expected_only_if_the_captured_reply_is_such_an_error_too() {
+async fn an_error_without_a_code_is_expected_only_if_the_captured_error_has_no_code_either() {
     for (facts, unexpected) in [(failed(0), 0), (failed(96), 1), (ok(1, 0), 1)] {
         let stub = Stub::start(Conduct::Serve).await;
         let mut capture = Capture::new();

@@ -213,8 +213,8 @@ impl Names {
         }
     }
 
-    /// The name with the lowest count, except `other`, and its count. Of several such names, the
-    /// last in alphabetical order.
+    /// The name with the lowest count, except `other`, and its count. If several names have the
+    /// lowest count, returns the last of them in alphabetical order.
     fn lightest(&self) -> Option<(Box<str>, u64)> {
         let named = self.0.iter().filter(|(name, _)| &***name != OTHERS);
         let lightest = named.min_by_key(|(name, count)| (**count, Reverse(*name)));

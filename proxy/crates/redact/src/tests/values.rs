@@ -363,7 +363,8 @@ fn constants_in_stages_and_expressions_are_redacted() {
     }
 }
 
-/// The values begin with `$`, as paths do.
+/// Seawall has no rule for the outer stages. So the strings in these filters and searches are
+/// values, even if they begin with `$`, as paths do.
 #[test]
 fn filters_and_searches_inside_of_stages_without_a_rule_are_redacted() {
     let text = format!("${TEXT}");
@@ -389,7 +390,8 @@ fn filters_and_searches_inside_of_stages_without_a_rule_are_redacted() {
     }
 }
 
-/// The server would refuse other directions. Other limits would change the results of a replay.
+/// Seawall has no rule for the outer stage. It must still keep the sort directions and limits: the
+/// server would refuse other directions, and other limits would change the results of a replay.
 #[test]
 fn directions_and_limits_of_pipelines_inside_of_stages_without_a_rule_are_kept() {
     let stage = doc! { "$rankFusion": { "input": { "pipelines": { "a": [

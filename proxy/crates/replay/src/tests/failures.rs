@@ -105,8 +105,8 @@ fn counts(report: &Report) -> (u64, u64) {
     (shape.count, shape.failures)
 }
 
-/// The only operation is the `aggregate` that opened the change stream. In the loop, the `getMore`
-/// failed only in the capture.
+/// The only operation is the `aggregate` that opened the change stream. In the loop, the second
+/// `getMore` fails in the capture, but not in the replay.
 #[tokio::test]
 async fn failed_get_more_on_a_change_stream_adds_a_failure_but_no_operation_to_the_results() {
     let stub = Stub::start(Conduct::Serve).await;
