@@ -14,11 +14,12 @@
 //! The targets and the load generator share the machine, so only ratios within a round are
 //! meaningful. The bench prints the medians of the rounds and checks every reply. A full run writes
 //! its results to `benches/results/compare.json`: the commit, date and machine of the run, and each
-//! value with its median, worst and best round. In the part `idle`, the CPU time has windows
-//! instead of rounds, and the memory is measured once. The values of the part `calls` are measured
-//! once too. Before it replaces the file, the bench compares the values with those of the previous
-//! run in the file. It prints each value that is worse by more than 5 % and by more than the noise
-//! of both runs. A run with `--only` or an option below, except `--with`, is not a full run.
+//! value with its median, worst and best round. In the part `idle`, the CPU time is measured in
+//! windows instead of rounds, and the memory is measured once. The values of the part `calls` are
+//! measured once too. Before it replaces the file, the bench compares the values with those of the
+//! previous run in the file. It prints each value that is worse by more than 5 % and by more than
+//! the noise of both runs. A run with `--only` or an option below, except `--with`, is not a full
+//! run.
 //!
 //! `--quick` runs one short round for CI. The bench checks the replies and the numbers of system
 //! calls, but no times. Without `--quick`, `--rounds N` sets the number of rounds, and

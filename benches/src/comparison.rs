@@ -222,7 +222,8 @@ impl Medians {
     pub fn replace_previous(&self) -> io::Result<Vec<String>> {
         let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/results/compare.json"));
         let lines = match fs::read(&path) {
-            // The new results are written even if the file has the format of another version.
+            // If another version of the bench wrote the previous results, it may be impossible to
+            // read them. The new results replace them even then.
             Ok(text) => serde_json::from_slice::<Self>(&text).map_or_else(
                 |error| vec![format!("\nThe previous results cannot be read: {error}")],
                 |previous| self.compare_with(&previous),

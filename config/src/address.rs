@@ -45,7 +45,7 @@ impl ListenAddress {
         let (Some(one), Some(two)) = (self.socket(), other.socket()) else {
             return self == other;
         };
-        // With port 0, the system chooses another port for each address.
+        // With port 0, the system chooses a different port for each address.
         let is_same_port = one.port() == two.port() && one.port() != 0;
         let is_same_family = one.is_ipv4() == two.is_ipv4();
         let has_all = one.ip().is_unspecified() || two.ip().is_unspecified();

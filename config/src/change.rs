@@ -43,9 +43,9 @@ impl Deployment {
         own != other && without_passwords(own) == without_passwords(other)
     }
 
-    /// True if the service account has another password than in `other`, and the two connection
-    /// strings differ at most in one further password: the one that decrypts the key of Seawall's
-    /// certificate.
+    /// True if the password of the service account differs from the password in `other`, and no
+    /// other part of the connection string differs. An exception is the password that decrypts the
+    /// key of Seawall's certificate: it may also differ.
     pub fn changes_account_password(&self, other: &Self) -> bool {
         let [own_password, other_password] =
             [self, other].map(|deployment| user_password(deployment.uri.expose()));

@@ -368,8 +368,8 @@ mod tests {
         assert!(history.max_series_shapes <= shapes.max_shapes);
         assert!(pulse.timeout <= pulse.interval);
         assert_eq!(limits.relayed_connections, pool.max_server_connections);
-        // An operation waits for a server longer than a connection attempt may take, and longer
-        // than the time between two checks of a server.
+        // An operation must wait for a server longer than the time limit of a connection attempt,
+        // and longer than the time between two checks of a server.
         assert!(deployment.connect_timeout < deployment.server_selection_timeout);
         assert!(deployment.heartbeat_frequency < deployment.server_selection_timeout);
         assert!(pool.wait_queue_timeout <= deployment.server_selection_timeout);

@@ -76,8 +76,8 @@ impl Layers<'_> {
         has_several && listeners::is_of_only_listener(key)
     }
 
-    /// Adds a value of `key` for each table of the list of tables at `list`: for example, the name
-    /// of each user in `[[auth.users]]`. Such lists can be given only in the file.
+    /// Adds the value that `key` has in each table of the list at the path `list`: for example, the
+    /// name of each user in `[[auth.users]]`. Only the file can contain lists of tables.
     fn elements(&self, key: &Key, list: &str, rest: &str, values: &mut Vec<EffectiveValue>) {
         let name = rest.trim_start_matches('.');
         let section = name.rsplit_once('.').map(|(section, _)| section);
@@ -119,7 +119,7 @@ fn text_or_default(key: &Key, given: Option<&Value>) -> String {
     value.map_or_else(String::new, |value| text(key, &value))
 }
 
-/// Keys that usually have another value in each instance.
+/// Keys that usually have a different value in each instance.
 const OF_INSTANCE: [&str; 5] = [
     "admin.address",
     "admin.metrics_address",

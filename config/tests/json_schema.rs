@@ -150,8 +150,8 @@ fn validate(schema: &Value, value: &Value, pointer: &str, errors: &mut Vec<Strin
     }
 }
 
-/// The schema of a member of a table. `None` if the table must not have this member, because the
-/// schemas of all our tables refuse unknown members.
+/// The schema of a member of a table; `None` if the table's schema does not list this member. Then
+/// the table must not have the member: the schemas of all our tables refuse unknown members.
 fn member_schema<'a>(schema: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     assert_eq!(schema["additionalProperties"], false);
     let patterns = schema.get("patternProperties").and_then(Value::as_object);

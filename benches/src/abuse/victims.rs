@@ -76,7 +76,7 @@ pub struct Phase {
     pub large: Durations,
     /// Times from connecting to the end of the login, for users that Seawall knows.
     pub logins: Durations,
-    /// Times from connecting to the end of the login, for users that are unknown to Seawall.
+    /// Times from connecting to the end of the login, for newcomers ([`Users::newcomers`]).
     pub first_logins: Durations,
     /// For each failed operation, the reason why it failed.
     pub failed: Vec<String>,

@@ -313,8 +313,8 @@ impl Mongod {
         log.is_ok_and(|log| log.contains(LISTENING))
     }
 
-    /// Appends the standard output and error of all runs to the log of this run, and returns the
-    /// last lines of the whole text.
+    /// Returns the last lines of a text that consists of the log of this run, and then the standard
+    /// output and error of all runs.
     fn last_log_lines(&self) -> String {
         let mut text = read_from(&self.log_path(), self.log_start_bytes).unwrap_or_default();
         let output = read_from(&self.data_dir().join("output"), 0).unwrap_or_default();

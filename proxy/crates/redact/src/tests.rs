@@ -624,8 +624,8 @@ proptest! {
         prop_assert_ne!(id(seconds, 1), id(seconds, 2));
     }
 
-    /// In the mode `Ordered`, the pseudonym of a prefix of a string is a prefix of the pseudonym of
-    /// the string.
+    /// In the mode `Ordered`, if one string begins with another string, its pseudonym begins with
+    /// the pseudonym of the other string.
     #[test]
     fn pseudonyms_of_strings_keep_length_and_equality_and_in_ordered_mode_they_keep_prefixes(
         one in ".{0,90}",
