@@ -1,6 +1,7 @@
-//! Counts the memory allocations of the steps of an operation: Seawall reads its message, inspects
-//! its command, records its statistics, and takes a pooled connection. The inspection of a command
-//! and the computation of its fingerprint allocate nothing, for a command of any size.
+//! Counts how often Seawall allocates memory in each step of an operation: when it reads the
+//! message, inspects the command, records the statistics, and checks out a pooled connection. To
+//! inspect a command and to compute its fingerprint, Seawall allocates nothing, even for a large
+//! command.
 
 #![allow(clippy::unwrap_used, reason = "this file contains only tests")]
 

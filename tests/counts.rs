@@ -233,7 +233,8 @@ impl Scene {
     }
 
     async fn eventually(&self, is_true: impl Fn() -> bool) {
-        // The locks that the condition takes belong to no operation, so they are not counted.
+        // The condition belongs to no operation. So this `count` hides the condition's locks from
+        // the outer `count` in `lowest`.
         let attempt = async || count(&is_true).0;
         eventually(LIMIT, attempt).await.unwrap();
     }

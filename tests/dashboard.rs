@@ -193,8 +193,8 @@ fn check_sources() {
 /// The folder of the screenshots.
 const SCREENSHOTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
 
-/// All files run at the same time. By default, Node runs one file at a time on two cores, and each
-/// test waits for some time.
+/// All files run at the same time, because each test spends a part of its time waiting. By default,
+/// Node would run one file at a time on two cores.
 const PARALLEL_FILES: &str = "--test-concurrency=3";
 
 /// Runs files of browser tests, with a low priority. The browsers use all cores, and

@@ -32,7 +32,7 @@ fn uses_of_siblings(src: &Path, folder: &Path) -> BTreeMap<String, BTreeSet<Stri
         .keys()
         .filter_map(|module| module.get(parent.len()).cloned())
         .collect();
-    // Maps each name that the root imports or re-exports from a sibling to this sibling.
+    // For each name that the root imports or re-exports: the sibling from which the name comes.
     let mut definers = BTreeMap::new();
     for path in used_paths(&root.unwrap_or_default()) {
         let path: Vec<_> = path.iter().filter(|word| *word != "self").collect();

@@ -18,10 +18,10 @@ use crate::sources::{crates, identifiers, root, sources, without_comments};
 #[derive(Debug, Default)]
 struct PublicItems {
     functions_and_constants: BTreeSet<String>,
-    /// The functions of types that take no `self`, with the names of their types: `A::b`.
+    /// The associated functions that take no `self`, each with the name of its type: `A::b`.
     associated: BTreeSet<String>,
-    /// The other functions and the constants of types. Other code names them only after `.` or
-    /// `::`.
+    /// The methods (functions that take `self`) and the associated constants. Other code names them
+    /// only after `.` or `::`.
     members: BTreeSet<String>,
     types: BTreeSet<String>,
     /// The identifiers in public signatures and fields. The compiler requires that a type which

@@ -199,7 +199,7 @@ async fn a_wait_for_data_ends_if_its_client_sends_another_message_and_disconnect
     let bytes = [OpMsg::new(long).to_bytes(), insert.to_bytes()].concat();
     client.send_bytes(&bytes).await.unwrap();
     drop(client);
-    // The insert is served after the `getMore` has ended.
+    // Seawall serves the insert only after the `getMore` has ended.
     let client = scene.set.client().await.unwrap();
     let things = client.database(DB).collection::<Document>("things");
     let is_inserted = async || {
@@ -284,7 +284,7 @@ async fn many_change_streams_do_not_block_other_operations() {
 
 /// A pool of four connections allows one operation at a time to wait for data. If the server fails,
 /// an operation on a tailable cursor waits for `server_selection_timeout_ms`, and an operation on a
-/// change stream waits for a second.
+/// change stream waits for a second. The first operation must not delay the second one.
 #[tokio::test]
 async fn operations_that_wait_for_a_failed_server_do_not_keep_change_streams_waiting() {
     let toml = "pool.max_pool_size = 4\ndeployment.server_selection_timeout_ms = 600000\n";

@@ -22,7 +22,7 @@ use crate::scene;
 const NO_GET_LAST_ERROR: ServerVersion = ServerVersion(5, 1, 0);
 
 #[tokio::test]
-async fn get_last_error_is_refused_and_forwarded_only_to_servers_that_refuse_it_too() {
+async fn get_last_error_is_always_refused_and_is_forwarded_only_to_servers_that_refuse_it_too() {
     let (seawall, recorder) = scene::recorded("").await;
     let user = scene::writer().await;
     let mut client = scene::logged_in(&seawall, &user.login()).await;

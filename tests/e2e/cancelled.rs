@@ -89,8 +89,9 @@ async fn cancel_everywhere(
         let serving = async {
             match moment {
                 Moment::AfterPoll => serving.await,
-                // `join!` polls both of its futures if only the script is woken. In a separate
-                // task, the serving future is polled only when it is woken itself.
+                // `join!` polls both of its futures even if only the script is woken. So the
+                // serving future runs in a separate task, which is polled only when it is woken
+                // itself.
                 Moment::WhenWoken => tokio::spawn(serving).await.unwrap(),
             }
         };
@@ -263,7 +264,8 @@ impl OneConnection {
             );
         }
         // Seawall closes the connection of a cancelled find only if it has already sent the find to
-        // the server. In the last run for each value of `Moment`, the find gets its reply.
+        // the server. For each value of `Moment`, the find of the last run is not cancelled and
+        // gets its reply.
         let finds = commands_named(&self.recorder, "find").into_iter();
         let is_own = |find: &Document| find.get_str("find").is_ok_and(|name| name == collection);
         let sent = finds.filter(|(_, find)| is_own(find)).count();

@@ -618,7 +618,7 @@ async fn each_authority_and_revocation_list_in_one_file_has_its_own_expiry() {
     assert_ne!(of_file[0].serial, of_file[1].serial);
     assert_eq!(of_file[2].serial, "1");
     for certificate in of_file {
-        // The number of a revocation list is not in the metric.
+        // The metric does not have the number of a revocation list: its label `serial` is empty.
         let serial = match &*certificate.kind {
             "certificate" => &*certificate.serial,
             _ => "",

@@ -1,6 +1,6 @@
-//! Tests of the limit of concurrent operations (`pool.concurrency`) in front of a real server.
-//! Operations may wait for another client's commit or `fsyncUnlock`. So these commands must run
-//! even if such operations have reached all limits.
+//! Tests of the limit of concurrent operations (`pool.concurrency`) in front of a real server. An
+//! operation can wait at the server until another client sends a commit or `fsyncUnlock`. So
+//! Seawall must run these two commands even if the waiting operations have reached all limits.
 
 use std::time::Duration;
 
@@ -171,12 +171,12 @@ async fn commits_and_kill_cursors_overtake_finds_that_wait_at_an_auto_concurrenc
     pass_waiting_finds(toml, 32).await;
 }
 
-/// Sends 60 finds more than the concurrency limit `limit`, so finds wait. No find ends. Runs
-/// commands that other operations may wait for, and a command for which Seawall itself asks the
-/// server. Checks that these commands succeed while finds that were sent earlier still wait.
+/// Sends 60 finds more than the concurrency limit `limit` allows. No find ends, so the additional
+/// finds wait. Then runs the commands of [`urgent_clients`], and checks that they succeed while
+/// some finds still wait.
 ///
-/// While no operation completes, Seawall lets one more find run every 250 ms. So the last find, and
-/// any command that waits behind it, waits for at least 14 s.
+/// While no operation completes, Seawall lets one more find run every 250 ms. So the last find
+/// waits for at least 14 s. A command that waited behind the finds would fail the check.
 async fn pass_waiting_finds(toml: &str, limit: u64) {
     const WAITING: u64 = 60;
     let scene = Scene::start_on(Options::with_auth(), toml).await;
@@ -208,9 +208,10 @@ async fn pass_waiting_finds(toml: &str, limit: u64) {
     }
 }
 
-/// Clients with commands that need not wait for a slot, each with its database: later statements,
-/// the commit and the abort of a transaction, `killCursors` and `endSessions`. The last command
-/// makes Seawall ask the server for the rights of the user.
+/// Clients, each with the commands that it must send, and the database of each command. Seawall
+/// runs these commands without waiting for a slot: later statements, the commit and the abort of a
+/// transaction, `killCursors` and `endSessions`. For the last command, `seawall`, Seawall itself
+/// asks the server for the rights of the user.
 async fn urgent_clients(scene: &Scene) -> Vec<(RawClient, Vec<(&'static str, Document)>)> {
     let insert = doc! {"insert": "c", "documents": [{}]};
     let mut clients = Vec::new();
@@ -268,9 +269,9 @@ async fn fsync_unlock_runs_although_writes_that_wait_for_it_hold_all_connections
 
 #[tokio::test]
 async fn a_long_operation_does_not_block_other_operations() {
-    // An operation becomes exempt from the limit when it has taken eight times as long as others.
-    // The insert at the start of the scene may take a second on a busy machine, so the find may
-    // wait for several seconds.
+    // The long read becomes exempt from the limit when it has taken eight times as long as other
+    // operations. On a busy machine, the insert at the start of the scene can take a second. The
+    // find below then waits for several seconds.
     let toml = "pool.concurrency = 1\npool.wait_queue_timeout_ms = 60000\n";
     let scene = Scene::start_with(toml).await;
     let _long = scene.running(long_read()).await;

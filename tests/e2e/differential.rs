@@ -345,7 +345,8 @@ async fn reference(client: &mut RawClient) -> Vec<(&'static str, Document)> {
         .await
         .unwrap();
     let commands = listed.body.get_document("commands").unwrap();
-    // Seawall replies to `getLastError` itself if the servers would execute it.
+    // Servers before 5.1 execute `getLastError`. In front of these servers, Seawall itself replies,
+    // with an error.
     let executes_get_last_error = server_version().await.unwrap() < ServerVersion(5, 1, 0);
     let names = commands.keys().filter(|name| {
         let name = name.as_str();

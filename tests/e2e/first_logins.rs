@@ -142,7 +142,7 @@ async fn seawall_ends_the_oldest_of_the_unfinished_first_logins_if_their_limit_i
     eventually(LIMIT, is_closed).await.unwrap();
     let outcome = client.finish_login(&begun).await.unwrap();
     assert!(outcome.is_authenticated(), "{outcome:?}");
-    // The client whose login was ended gets an error when it sends its proof, and may then log in
+    // The client whose login was ended gets an error when it sends its proof, and can then log in
     // again.
     let continued = first
         .command(&first_user.db, sasl_continue(1))

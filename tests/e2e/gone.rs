@@ -94,8 +94,8 @@ impl Scene {
     }
 }
 
-/// Creates the user and the documents of the reads, on this number of members. Returns the login of
-/// the user.
+/// Creates the user, and the documents that the reads scan. Returns the login of the user when all
+/// members have the documents. `members` is the number of members.
 async fn prepare(root: &Client, members: u32) -> Login {
     let user = NewUser::new("admin", "reader", "secret").role("readWrite", "gone");
     create_user(root, &user).await.unwrap();
@@ -168,8 +168,9 @@ async fn reads_of_disconnected_clients_end_and_their_server_connections_are_kept
         scene.metric("seawall_clients_gone_total").await,
         count(clients)
     );
-    // At most 5 % of the server connections were closed. Although the client below sends many
-    // finds, Seawall opened no more new connections than it closed.
+    // At most 5 % of the server connections were closed. Seawall kept the others for later
+    // operations: for the finds of the client below, it opens at most as many connections as it
+    // closed.
     let closed = scene
         .metric("seawall_server_connections_closed_total")
         .await;
@@ -310,8 +311,8 @@ async fn a_write_of_a_disconnected_client_completes() {
     );
 }
 
-/// While the operation waits, Seawall does not notice that the client of a long message leaves,
-/// because the rest of the message is still unread.
+/// While the insert waits for a connection, the rest of its long message is still unread. So
+/// Seawall does not notice during this wait that the client disconnects.
 #[tokio::test]
 async fn a_long_insert_that_waits_when_its_client_disconnects_closes_no_server_connection() {
     let scene = Scene::start(1).await;

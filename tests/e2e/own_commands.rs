@@ -276,7 +276,8 @@ async fn without_access_control_the_command_seawall_shows_topics_and_refuses_act
     assert_eq!(refused.code(), Some(UNAUTHORIZED));
 }
 
-/// The client does not read its reply of about a megabyte. A Unix socket has room for much less.
+/// The client does not read its reply of about a megabyte. The buffer of a Unix socket is much
+/// smaller, so Seawall keeps the rest of the reply in memory.
 #[tokio::test]
 async fn a_large_reply_to_the_seawall_command_counts_towards_the_memory_for_messages() {
     let server = Standalone::start(Options::default()).await.unwrap();

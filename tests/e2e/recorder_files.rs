@@ -68,9 +68,9 @@ async fn a_capture_converted_from_a_mongod_recording_has_every_command_that_the_
         let again = scratch.join(&format!("{format}.swc"));
         convert(&back, &again, &[]).await;
         let again = read(&again);
-        // The capture contains no messages of omitted operations (here `createUser`, because of the
-        // password). So the exported recording lacks these operations, and lacks clients that had
-        // only such operations. So only the messages are compared.
+        // The capture contains no message of an omitted operation (here `createUser`, because of
+        // the password). So the exported recording lacks these operations, and lacks each client
+        // that sent no other operation. Therefore the test compares only the messages.
         assert_eq!(messages_of(&again), messages_of(&records), "{format}");
         let again = commands_of(&again, APPLICATION);
         assert_eq!(again, sent, "{format}");

@@ -159,7 +159,8 @@ async fn seawall_load_copy_writes_to_a_replica_set_on_this_machine_without_furth
     }
 }
 
-/// The pseudonyms of the numbers need more bytes than the numbers.
+/// The pseudonyms of the numbers need more bytes than the numbers. So a copy of the same size would
+/// not have room for all documents.
 #[tokio::test]
 async fn seawall_load_copy_copies_all_documents_of_a_full_capped_collection() {
     let scratch = Scratch::create().unwrap();

@@ -147,7 +147,7 @@ async fn the_documented_upgrade_rehearsal_finds_an_operation_that_is_slower_on_t
     }
     let (code, verdict) = follow(compare).await;
     assert_eq!(code, Some(1), "{verdict}");
-    // The machine may have delayed other operations too.
+    // A busy machine can delay other operations too, so this line can list more than the `find`.
     let missed = verdict
         .lines()
         .find(|line| line.contains("objectives missed: "));

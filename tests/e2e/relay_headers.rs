@@ -64,7 +64,7 @@ async fn read_header(client: &mut TcpStream) -> Vec<u8> {
     [&head[12..], &addresses].concat()
 }
 
-/// The header of a client with another address than Seawall's host.
+/// The header of a client whose address is not an address of Seawall's host.
 const REMOTE: &str = "PROXY TCP4 192.0.2.7 192.0.2.1 4711 27017\r\n";
 
 /// Starts Seawall in front of the server with this connection string. Relays connect to the gate.

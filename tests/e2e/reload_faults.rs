@@ -382,7 +382,8 @@ async fn the_process_drains_and_ends_although_opening_a_new_slow_log_or_tls_file
     assert!(served.process.ended().await.success());
 }
 
-/// New peers without TLS need no file.
+/// A separate thread opens the slow log, and hangs. The later reload changes only peers without
+/// TLS, which need no file.
 #[tokio::test]
 async fn a_slow_log_that_hangs_does_not_prevent_a_later_reload_of_the_peers() {
     let served = Served::start("").await;

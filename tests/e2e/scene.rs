@@ -82,7 +82,7 @@ pub(crate) async fn connection_from(seawall: &Seawall, source: [u8; 4]) -> TcpSt
     connection_to(listen.port(), source).await
 }
 
-/// A connection to a port of this machine with this source address.
+/// A connection from this source address to a port of this machine.
 pub(crate) async fn connection_to(port: u16, source: [u8; 4]) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket

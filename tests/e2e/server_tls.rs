@@ -254,8 +254,8 @@ async fn with_reload_watch_a_changed_tls_file_causes_new_server_connections_but_
         let scenes = [Scene::new().await, Scene::new().await];
         tokio::join!(
             replace_under_load(&scenes[0], TLS, FILES, file),
-            // Here the connection string names the files. The settings contain only the paths of
-            // these files, not their contents.
+            // Here the connection string names the files, so the settings contain only the paths.
+            // Seawall must notice new contents although the settings do not change.
             replace_under_load(&scenes[1], TLS_WITH_FILES, "", file),
         );
     }

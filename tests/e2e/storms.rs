@@ -398,7 +398,8 @@ async fn the_login_gate_delays_logins_while_operations_wait_for_a_slot_and_opens
         pools.pools.into_iter().next().unwrap()
     };
     let delayed = async || seawall.metric("seawall_logins_delayed_total", &[]).await;
-    // If the gate limits the rate to a few hundred logins per second, some of these are delayed.
+    // If the gate limits the rate to a few hundred logins per second, it delays some of these
+    // concurrent logins.
     let are_delayed = async || {
         let before = delayed().await;
         join_all((0..64).map(|_| log_in())).await;
@@ -409,7 +410,8 @@ async fn the_login_gate_delays_logins_while_operations_wait_for_a_slot_and_opens
     clients[0].expect_ok("test", insert).await;
     let is_filled = async || pool().await.available >= 20;
     eventually(LIMIT, is_filled).await.unwrap();
-    // The gate may be limiting the rate because the first operation waited for a connection.
+    // The first operation waited for a connection, so the gate can still limit the rate. The test
+    // waits until the gate delays no login.
     let pass_at_once = async || !are_delayed().await;
     eventually(LIMIT, &pass_at_once).await.unwrap();
     let slow = doc! {"find": "c", "filter": {"$where": "sleep(60000) || true"}, "$db": "test"};

@@ -316,7 +316,7 @@ impl<'a> Sessions<'a> {
     /// The output of the first unexpected probe.
     async fn begin(&self) -> Result<(), String> {
         // The second resumption shows that a session can be resumed more than once. So if a later
-        // probe does not resume it, this has another reason.
+        // probe does not resume the session, the reason is not that it was already resumed.
         for (session, is_resumed) in [("-sess_out", false), (OFFER, true), (OFFER, true)] {
             let probe = self.connect(session, 0).await;
             if !probe.is_served() || probe.is_resumed() != is_resumed {
@@ -388,7 +388,7 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Offers a session to the first listener after a reload, in each way.
+    /// Offers a session to the first listener after a reload, once for each of [`RESUMPTIONS`].
     async fn check_reload(&self, scene: &Scene) {
         for options in RESUMPTIONS {
             let sessions = self.begin(scene, options).await;
@@ -401,7 +401,7 @@ impl Case<'_> {
         }
     }
 
-    /// Offers a session to the second listener, in each way.
+    /// Offers a session to the second listener, once for each of [`RESUMPTIONS`].
     async fn check_other_listener(&self, scene: &Scene) {
         for options in RESUMPTIONS {
             let sessions = self.begin(scene, options).await;

@@ -31,8 +31,8 @@ use tokio_rustls::{
 
 use crate::client_tls::HANDSHAKE_FAILED;
 
-/// Time limit for new files to have an effect. A machine that is very busy may need it: if no
-/// server replies to Seawall in time, Seawall tries the files again after 30 seconds.
+/// Time limit for new files to have an effect. It is longer than 30 seconds: if no server replies
+/// to Seawall in time on a busy machine, Seawall tries the files again after 30 seconds.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Number of clients that run operations while the TLS files are replaced.
@@ -74,20 +74,21 @@ struct Scene {
     server: Standalone,
     /// The root user of the server.
     root: Client,
-    /// Signs Seawall's certificates for its clients.
+    /// Signs the certificates that Seawall presents to its clients.
     seawall: Authority,
     /// A user for each SCRAM mechanism.
     logins: [Login; 2],
 }
 
-/// The authorities and revocation lists that Seawall gets. Each time, Seawall also gets new
-/// certificates for its clients and for its servers.
+/// The authorities and revocation lists that Seawall gets. Each time, Seawall also gets two new
+/// certificates: it presents one to its clients, and the other to its servers.
 struct Trust<'a> {
     /// The value of `listen.tls.close_revoked`.
     close_revoked: bool,
     /// The authorities of clients, with the revoked certificates of each.
     clients: Vec<(&'a Authority, Vec<&'a Identity>)>,
-    /// The authorities of servers. The first one signs Seawall's certificate for servers.
+    /// The authorities of servers. The first one signs the certificate that Seawall presents to
+    /// servers.
     servers: Vec<&'a Authority>,
 }
 
@@ -128,8 +129,8 @@ impl Scene {
     }
 
     /// Writes the configuration and all TLS files to a new directory. Then one rename replaces the
-    /// directory of the previous files, as Kubernetes does with the files of a secret. Returns
-    /// Seawall's new certificate for its clients.
+    /// directory of the previous files, as Kubernetes does with the files of a secret. Returns the
+    /// new certificate that Seawall presents to its clients.
     fn write(&self, trust: &Trust<'_>) -> Identity {
         let presented = self.seawall.server(&[NAME], &ECDSA).unwrap();
         let own = trust.servers.first().unwrap().client("seawall", YEAR);
@@ -168,8 +169,8 @@ impl Scene {
         presented
     }
 
-    /// Replaces the server's certificate by one of the first authority. The server then accepts
-    /// clients of all these authorities.
+    /// Replaces the server's certificate by one that the first authority has signed. The server
+    /// then accepts clients of all these authorities.
     async fn replace_files_of_server(&self, authorities: &[&Authority]) {
         let files = self.server.certificates().unwrap();
         let identity = authorities[0].member("server", &["127.0.0.1"]).unwrap();

@@ -148,8 +148,8 @@ async fn most_commands_before_a_login_get_the_same_error_code_from_seawall_as_fr
         }
     }
     // The server does not know the first command of this list, and refuses it with another code
-    // than Seawall. The server runs the other commands before a login, but Seawall refuses them.
-    // Drivers need at most `listCommands` and `_isSelf`. Most of the others exist only on test
+    // than Seawall. The server runs the other commands before a login, but Seawall refuses them. Of
+    // these, drivers need at most `listCommands` and `_isSelf`. Most of the rest exist only on test
     // servers.
     let known = HashSet::from([
         "noSuchCommand",

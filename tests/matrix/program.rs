@@ -52,7 +52,7 @@ impl Program {
                 lines.lines().map(str::to_owned).collect()
             }
         };
-        // Each run uses a database of another name. The outcomes must not differ in this name.
+        // Each run has its own database. The outcomes must not differ because of its name.
         let lines = lines.iter().map(|line| line.replace(database, "DATABASE"));
         lines.map(|line| Step::parse(&line)).collect()
     }

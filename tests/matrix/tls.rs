@@ -246,7 +246,8 @@ fn causes(language: Language) -> Vec<(&'static str, usize)> {
         ("no certificate", 1),
         ("certificate has expired", 1),
         ("certificate is revoked", 1),
-        // The cause of a forged certificate, whose signature is not that of the authority.
+        // The cause for a forged certificate: it names the authority as its issuer, but the
+        // authority has not signed it.
         ("certificate cannot be used", 1),
         ("no TLS", 1),
     ];
@@ -384,7 +385,8 @@ fn write_certificates(scratch: &Scratch) {
     identity(Identity::self_signed("self-signed").unwrap(), "self-signed");
     let client = foreign.client("foreign-client", YEAR).unwrap();
     identity(client, "foreign-client");
-    // An authority of the same name with another key. All drivers present its certificates.
+    // This authority has the name of the trusted one, but another key. So the drivers that compare
+    // names (see [`withholds_untrusted_certificates`]) present its certificates too.
     let namesake = Authority::generate("authority").unwrap();
     identity(namesake.client("forged", YEAR).unwrap(), "forged");
     let revoked = identity(authority.client("revoked", YEAR).unwrap(), "revoked");

@@ -1,5 +1,5 @@
-//! Failover under load: writers, which are concurrent tasks that write documents and remember their
-//! acknowledged writes; killed primaries; and a check of the stored documents.
+//! Failover under load. Writers (concurrent tasks) write documents and remember the acknowledged
+//! writes, while a test kills primaries. Then the test checks the stored documents.
 
 use std::{collections::BTreeSet, time::Duration};
 

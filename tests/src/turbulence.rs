@@ -16,7 +16,7 @@ use tokio::{
 
 use seawall_locks::Mutex;
 
-/// Maximum number of bytes between two disturbances of one direction of a connection.
+/// Maximum number of bytes that one direction of a connection forwards between two disturbances.
 const MAX_CALM_BYTES: usize = 400_000;
 
 /// Maximum number of bytes that are forwarded at once, so that messages arrive in pieces.
@@ -52,9 +52,9 @@ impl Drop for Turbulence {
 }
 
 impl Turbulence {
-    /// Starts the forwarder on a free port. Equal seeds give equal random numbers for the first
-    /// connection, the second and so on. The disturbances also depend on the sizes of the pieces in
-    /// which bytes arrive.
+    /// Starts the forwarder on a free port. With equal seeds, the first connections of two runs get
+    /// equal random numbers, and so do the second connections and so on. The disturbances can still
+    /// differ, because they also depend on the sizes of the pieces in which bytes arrive.
     ///
     /// # Errors
     /// If no port is available.

@@ -176,7 +176,7 @@ async fn relayed_driver_monitors_that_begin_a_login_count_as_unauthenticated_con
 }
 
 #[tokio::test]
-async fn monitors_that_begin_a_login_count_as_monitors_if_too_many_clients_have_not_logged_in() {
+async fn monitors_that_begin_a_login_count_as_monitors_if_the_unauthenticated_limit_is_reached() {
     let toml = "limits.monitor_connections = 10\nlimits.unauthenticated_connections = 12\n";
     let seawall = seawall(toml).await;
     let mut monitors = Vec::new();

@@ -57,9 +57,9 @@ async fn incomplete_handshakes_do_not_delay_other_handshakes() {
     let seawall = seawall(&certificates.listen_toml()).await;
     let config = certificates.client_config().unwrap();
     let hello = client_hello(&config);
-    // If incomplete handshakes delayed complete handshakes, this delay would end at the time limit
-    // of the incomplete handshakes. So an attempt that reaches this time limit proves nothing, and
-    // is repeated.
+    // An incomplete handshake ends at its time limit. Complete handshakes that were delayed by
+    // incomplete ones would then succeed. So an attempt in which a handshake reaches the limit
+    // proves nothing, and the test repeats it.
     let served = async || {
         let before = refused(&seawall, "tls_timeout").await;
         let mut incomplete = Vec::new();

@@ -134,7 +134,8 @@ async fn anonymous_clients_lose_their_rights_when_access_control_is_switched_on(
         .await
         .unwrap();
     assert_eq!(users.body.get_array("users").unwrap().len(), 1, "{users:?}");
-    // After access control was switched on, the client of the first insert may log in.
+    // The client that connected before access control was switched on can log in, and can write
+    // again.
     let outcome = client.login(&Login::new("admin", "first", "x")).await;
     assert!(outcome.unwrap().is_authenticated());
     assert!(insert(&mut client, "test").await.is_ok());

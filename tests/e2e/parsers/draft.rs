@@ -19,7 +19,7 @@ pub(super) enum DatabasePlace {
 #[derive(Clone, Debug)]
 pub(super) struct Wrap {
     pub(super) name: &'static str,
-    /// The BSON type that is declared for the field with the command.
+    /// The type byte of the field that contains the command.
     pub(super) kind: u8,
     pub(super) before: Body,
     pub(super) behind: Body,

@@ -226,8 +226,8 @@ async fn a_message_that_relay_mode_forwards_runs_the_command_that_seawall_finds_
     );
 }
 
-/// True if the command is a login with MONGODB-X509. For the server, the certificate of a
-/// connection from Seawall is Seawall's certificate, so the client would log in as Seawall.
+/// True if the command is a login with MONGODB-X509. On a connection from Seawall, the server sees
+/// Seawall's certificate, so the client would log in as Seawall.
 fn is_x509_login(case: &Case) -> bool {
     let contains = |part| contains(&case.message, part);
     match case.ran[0].as_str() {

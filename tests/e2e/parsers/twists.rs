@@ -202,9 +202,9 @@ fn names() -> Vec<Twist> {
     ]
 }
 
-/// Values for the first field of the command's document: the field with the command's name. The
-/// values have all BSON types except int32, and two types that BSON does not define. Some of the
-/// values are invalid.
+/// Values for the first field of the command's document: the field with the command's name. There
+/// are values of every BSON type except int32. There are also values of two types that BSON does
+/// not define. Some of the values are invalid.
 fn targets() -> Vec<Twist> {
     let empty = Body::new().to_bytes();
     let scoped = [&[15, 0, 0, 0][..], &[2, 0, 0, 0], b"x\0", &empty].concat();

@@ -51,7 +51,8 @@ impl View {
             Ok(parsed) => parsed,
             Err(error) => return Self::Refused(error.reason()),
         };
-        // Seawall parses only the first part of a large message before it forwards the message.
+        // Before Seawall forwards a large message, it parses only the first part. It must find the
+        // same body there.
         if let Ok(head) = OpMsg::parse_head(message) {
             assert_eq!(head.body, parsed.body, "{}", message.escape_ascii());
         }

@@ -445,7 +445,8 @@ async fn injected_faults_affect_only_matching_operations_and_are_reported() {
     assert!(began.elapsed() >= Duration::from_millis(300));
 }
 
-/// The injected delay is a wait in Seawall. After a wait, Seawall reduces a valid `maxTimeMS`.
+/// The injected delay makes the operation wait in Seawall. After a wait, Seawall reduces a valid
+/// `maxTimeMS`, but does not change one that servers refuse.
 #[tokio::test]
 async fn an_operation_with_a_too_large_max_time_ms_gets_the_error_of_a_server_after_a_wait() {
     let rig = Rig::start("fault = {delay_ms = 20}").await;

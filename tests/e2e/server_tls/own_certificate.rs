@@ -45,7 +45,8 @@ async fn the_log_and_seawall_check_name_a_client_certificate_that_a_server_refus
     for reason in [
         "certificate has expired",
         "certificate revoked",
-        // A foreign or self-signed certificate has an issuer without a revocation list.
+        // mongod logs this reason for the foreign and for the self-signed certificate, because it
+        // has no revocation list of their issuers.
         "unable to get certificate CRL",
     ] {
         let refusal = format!("SSL peer certificate validation failed: {reason}");

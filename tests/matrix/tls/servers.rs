@@ -214,7 +214,8 @@ impl Server {
                 continue;
             };
             let has_expired = async || {
-                // A configuration that has resumed no TLS session gets the certificate.
+                // In a resumed handshake, the server sends no certificate. So each attempt uses a
+                // new configuration, which has no TLS session to resume.
                 let new = authority.client_config(None).unwrap();
                 let address = server.mongod.address();
                 RawClient::connect_tls(address, HOST, new).await.is_err()
