@@ -131,8 +131,8 @@ async fn wait_for_history(seawall: &Seawall) {
     }
 }
 
-/// The reports compare the present with the period that ended at this time (`--against`), in
-/// seconds since 1970. The history begins later, so it has no data about this period.
+/// The end of the period with which the reports compare the present (`--against`), in seconds since
+/// 1970. The history begins later, so it has no data about this period.
 const BASELINE: &str = "1700000000";
 
 /// The paths of the files that `seawall report` writes about a running Seawall.

@@ -337,7 +337,8 @@ async fn a_wait_for_data_that_cannot_be_continued_ends_with_an_empty_reply() {
     assert!(batch(&reply).is_empty());
 }
 
-/// A pool of four connections allows one operation at a time to wait for data.
+/// A pool of four connections allows one operation at a time to wait for data. The operation of the
+/// first user gets no connection, so it must let the operation of the other user wait for data.
 #[tokio::test]
 async fn a_user_whose_connections_are_all_in_use_does_not_delay_change_streams_of_others() {
     let toml = "pool.max_pool_size = 4\npool.wait_queue_timeout_ms = 600000\n";

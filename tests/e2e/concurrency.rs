@@ -310,8 +310,8 @@ async fn long_operations_become_exempt_from_the_concurrency_limit_so_that_others
 
 #[tokio::test]
 async fn operations_that_wait_for_a_connection_are_counted_as_waiting() {
-    // Two reads use both pooled connections. These reads may become exempt from the concurrency
-    // limit, but the other four reads then still wait for a connection.
+    // Two reads use both pooled connections. Even if these two reads become exempt from the
+    // concurrency limit, the other four reads still wait for a connection.
     let scene = Scene::start_with("pool.concurrency = 2\npool.max_pool_size = 2\n").await;
     let mut reads = Vec::new();
     for _ in 0..6 {

@@ -74,8 +74,8 @@ async fn users_of_a_replica_set_can_log_in_with_each_mechanism_with_or_without_s
     log_in_in_every_way(&seawall, &set.administrator().await.unwrap()).await;
 }
 
-/// Code 13 (Unauthorized) may also mean that the user was dropped. Only in this case, Seawall
-/// closes the pooled connection.
+/// Code 13 (Unauthorized) can mean that the user was dropped. Only then does Seawall close the
+/// pooled connection.
 #[tokio::test]
 async fn code_13_for_a_user_that_still_exists_closes_no_pooled_connection() {
     let seawall = seawall("").await;

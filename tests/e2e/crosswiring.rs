@@ -32,8 +32,8 @@ const OPERATIONS_EACH: u64 = 100;
 /// `SEAWALL_CHAOS_OPERATIONS=200000`.
 const CHAOS_OPERATIONS: u64 = 20_000;
 const POOL_SIZE: u64 = 20;
-/// Maximum number of server connections: the size of the pool plus its reserve, which is an eighth
-/// of this size. Seawall's own commands may use the reserve if they have waited too long.
+/// Maximum number of server connections: the size of the pool, plus a reserve of an eighth of this
+/// size. Seawall's own commands may use the reserve if they have waited too long.
 const MAX_CONNECTIONS: u64 = POOL_SIZE + POOL_SIZE / 8;
 const SEED: u64 = 0x5ea_4a11;
 const LIMIT: Duration = Duration::from_secs(90);

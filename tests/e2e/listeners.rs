@@ -156,7 +156,8 @@ async fn a_tls_session_of_one_listener_is_not_resumed_at_another() {
         + &listener(2, &files.tls("server", required))
         + &listener(3, &files.tls("server", required));
     let seawall = start(&toml).await;
-    // The listeners have the same host name, so the client offers its TLS sessions to all of them.
+    // The client uses the same host name for all listeners, so it offers its TLS sessions to all of
+    // them.
     let anonymous = files.authority.client_config(None).unwrap();
     assert!(handshake(&seawall, 0, &anonymous, None).await.1);
     let resumed = Some(HandshakeKind::Resumed);

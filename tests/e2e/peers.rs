@@ -458,7 +458,7 @@ async fn errors_of_failed_peers_are_reported_and_the_replies_of_other_instances_
     assert!(!values.contains("the right token"));
 }
 
-/// The reply of the peer has names that contain HTML. Seawall does not change these names.
+/// The names in the reply of the peer also contain HTML, which Seawall does not change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_names_another_instance_in_its_reply_is_listed_under_its_own_address() {
     let server = shared_standalone().await.unwrap();

@@ -64,14 +64,14 @@ impl Secrets {
         number
     }
 
-    /// A document with random values. It has one value of each BSON type whose values are replaced
-    /// by pseudonyms in redaction. Adds these random values to the secrets.
+    /// A document with random values: one for each BSON type that redaction replaces by pseudonyms.
+    /// Adds these values to the secrets.
     fn document(&mut self, at: &str) -> Document {
         let small: i32 = rand::random::<i32>() | 1;
         let small_bytes = [&b"small\0"[..], &small.to_le_bytes()].concat();
         let decimal: Decimal128 = format!("{}.25", self.long(at)).parse().unwrap();
-        // `long` has added the integer's eight bytes to the values. The decimal does not contain
-        // these bytes, so they are removed.
+        // `long` has added the integer's eight bytes to `values`. The decimal does not contain
+        // these bytes, so this line removes them again.
         self.values.pop();
         let date = DateTime::from_millis(1_700_000_000_000 + i64::from(rand::random::<u32>()));
         let (id, uuid) = (ObjectId::new(), Uuid::new());

@@ -131,7 +131,7 @@ async fn the_documented_upgrade_rehearsal_finds_an_operation_that_is_slower_on_t
     let expected = format!("capture {id}: would send ");
     assert!(text.starts_with(&expected), "{text}");
 
-    // The delay is long enough to exceed the limit of the comparison even on a busy machine.
+    // The delay is so long that the comparison reports it even on a busy machine.
     let delay = doc! { "failCommands": ["find"], "blockConnection": true, "blockTimeMS": 50 };
     let administrator = new.set.administrator().await.unwrap();
     fail_command(&administrator, FailTimes::Always, delay)

@@ -129,8 +129,8 @@ async fn start_set() -> ReplicaSet {
         ..Options::with_auth()
     };
     let set = ReplicaSet::start(3, options).await.unwrap();
-    // With this timeout, the first member stays primary on a slow machine too. The timeout is set
-    // only now, because the first election would take as long as the timeout.
+    // With this long timeout, the first member stays primary even on a slow machine. The test sets
+    // the timeout only now, because otherwise the first election would take as long as the timeout.
     let administrator = set.administrator().await.unwrap();
     let reconfigure = async || {
         let get = doc! {"replSetGetConfig": 1};

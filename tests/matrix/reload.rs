@@ -21,7 +21,8 @@ const NAME: &str = "reload";
 /// Number of connections of all drivers together.
 const CONNECTIONS: u32 = 1_000;
 
-/// Number of connections of the Go driver, which opens at most ten connections in ten seconds.
+/// Number of connections that the Go driver opens. It is low, because this driver opens at most ten
+/// connections in ten seconds.
 const GO_CONNECTIONS: u32 = 10;
 
 /// Number of connections that each driver except the Go driver opens.

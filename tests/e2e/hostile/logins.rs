@@ -255,8 +255,8 @@ async fn unfinished_logins_of_other_users_do_not_block_a_users_first_login() {
 /// of the last clients get the longest delay, ten seconds.
 const DELAYED_CLIENTS: u32 = 20;
 
-/// A tolerance of the test: up to this number of logins may get their reply before the test
-/// disconnects the clients, because one login per second is allowed.
+/// A tolerance of the test. One login per second is allowed, so some logins get their reply before
+/// the test disconnects the clients: at most this number.
 const MOST_ENDED: u32 = 5;
 
 #[tokio::test]
@@ -283,7 +283,7 @@ async fn a_login_that_the_rate_limit_delays_ends_when_its_client_disconnects() {
         let are_delayed = async || counts(&seawall).await[0] >= expected;
         eventually(LIMIT, are_delayed).await.expect(name);
         logins.shutdown().await;
-        // Some logins end before their client leaves: at most one per second.
+        // Before their clients leave, some logins end: at most one per second.
         let left = gone + f64::from(DELAYED_CLIENTS - MOST_ENDED);
         let are_gone = async || counts(&seawall).await[1] >= left;
         eventually(LIMIT, are_gone).await.expect(name);

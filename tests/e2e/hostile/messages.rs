@@ -71,7 +71,8 @@ async fn the_largest_message_is_forwarded_without_the_client_metadata_that_seawa
 }
 
 /// Compression makes these bytes longer, so the compressed message would be longer than a server
-/// accepts. A message with a checksum is not streamed, so it is compressed for the server.
+/// accepts. The message has a checksum, so that Seawall does not stream it: Seawall never
+/// compresses streamed messages.
 #[tokio::test]
 async fn the_largest_message_reaches_the_server_uncompressed_if_compression_makes_it_longer() {
     let server = Standalone::start(Options::default()).await.unwrap();

@@ -117,8 +117,8 @@ async fn a_server_runs_the_command_that_seawall_finds_in_the_same_message() {
     let mut agreed = 0;
     for case in cases.iter().filter(|case| !case.ran.is_empty()) {
         match View::of(&case.message) {
-            // The server did not know the command, so it ran no command. Seawall may refuse such a
-            // message.
+            // The server ran nothing, because it did not know the command. Seawall is allowed to
+            // refuse this message.
             View::Refused(_) if case.ran == [UNKNOWN] => {}
             View::Refused(reason) => {
                 refused.insert(reason);

@@ -107,8 +107,8 @@ impl Fault {
     }
 }
 
-/// Servers that require TLS. One server is the subject of several faults, because these faults
-/// depend on the configuration of Seawall.
+/// Servers that require TLS. Several faults use the server `valid`, because these faults depend on
+/// the configuration of Seawall.
 struct Servers {
     valid: Server,
     self_signed: Server,

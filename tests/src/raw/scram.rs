@@ -141,7 +141,7 @@ impl Mechanism {
 /// The message with which a SCRAM conversation begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// `saslStart`. The login sends no `hello`, but the test may send one before the login.
+    /// `saslStart`. The login sends no `hello`, but a test can send one before the login.
     Command,
     /// A `hello` in an OP_MSG that contains the first payload. If the server ignores the payload,
     /// `saslStart` follows.
