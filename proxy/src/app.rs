@@ -333,7 +333,7 @@ impl App {
         self.feed.exporter.set_info(config_hash, series)
     }
 
-    /// Returns when the certificates, authorities and revocation lists in all TLS files expire.
+    /// The expiry times of the certificates, authorities and revocation lists in all TLS files.
     /// After a later reload, the returned value gives the times of the new contents.
     fn expiries(&self) -> Expiries {
         let listeners = self.listeners.iter().map(|of| &of.tls);
@@ -524,8 +524,9 @@ impl App {
 
     /// Drains Seawall. The reply to `hello` is error 91, so that drivers use another proxy.
     /// Operations are served until no client is left, the drain time is over or `hasten` resolves.
-    /// Then Seawall closes the remaining clients, spread over half a second. Clients whose
-    /// operations still run are cut in the same order, half a second later.
+    /// Then Seawall asks the remaining clients to close, spread over half a second: a client with a
+    /// running operation closes after its reply. Spread over the next half second, Seawall cuts
+    /// the clients whose operations still run.
     pub async fn drain(&self, hasten: impl Future<Output = ()>) -> Drained {
         let until = Instant::now() + self.running.lock().settings.shutdown.drain;
         self.draining.send_replace(Some(until));
@@ -541,8 +542,6 @@ impl App {
         let closed_clients = if all_left { 0 } else { self.tracker.len() };
         let limits = &self.shared.limits;
         self.spread(|percent| limits.close_clients(percent)).await;
-        // The call above asks clients to close: a client with a running operation closes after its
-        // reply. The next call cuts the clients whose operations still run.
         self.spread(|percent| limits.cut_clients(percent)).await;
         self.tracker.wait().await;
         self.shared.routing.topology.close();

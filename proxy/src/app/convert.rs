@@ -113,12 +113,12 @@ pub(super) fn pin_limits(limits: &config::Limits) -> PinLimits {
     }
 }
 
-/// Number of file descriptors that are reserved for other uses. Three uses do not count here:
-/// clients, connections to one server (`pool.max_server_connections`), and connections that wait
-/// for a header of the PROXY protocol. The other uses are at most 144 sockets of two HTTP
-/// addresses, 128 requests to other instances and 34 listeners. With the default limits and one
-/// server, there are also at most 100 server connections outside of the pools. Files, DNS and the
-/// runtimes use about 40 descriptors.
+/// Number of file descriptors that are reserved for all uses that [`room_for_clients`] does not
+/// count. It counts clients, connections to one server (`pool.max_server_connections`), and
+/// connections that wait for a header of the PROXY protocol. The reserved descriptors are for at
+/// most 144 sockets of two HTTP addresses, 128 requests to other instances and 34 listeners. With
+/// the default limits and one server, they are also for at most 100 server connections outside of
+/// the pools. Files, DNS and the runtimes use about 40 descriptors.
 const OTHER_DESCRIPTORS: u64 = 450;
 
 /// Returns the maximum number of clients: the configured number, or fewer if the limit of file

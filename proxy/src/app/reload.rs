@@ -227,9 +227,9 @@ impl App {
     }
 
     /// Checks the values that the next start would use. Some of them need a restart, so the reload
-    /// does not use them: for example TLS of an added listener. If the connection string has
-    /// changed, does not check `auth.credentials`, because the new string may have another service
-    /// account. In this case, `seawall serve` has already checked `auth.credentials`.
+    /// does not use them: for example TLS of an added listener. Checks `auth.credentials` only if
+    /// the connection string has not changed, because `has_service_account` describes the running
+    /// string. If the string has changed, `seawall serve` has already checked `auth.credentials`.
     fn check_next_start(
         &self,
         new: &config::Settings,
@@ -460,7 +460,7 @@ impl App {
         self.running.lock().settings.reload.watch
     }
 
-    /// Refuses the requests for a reload that wait, and all later ones.
+    /// Refuses all requests for a reload: the waiting ones and all later ones.
     pub(super) async fn end_reloads(&self) {
         let mut requests = self.reload_requests.lock().await;
         requests.close();

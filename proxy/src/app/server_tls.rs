@@ -153,8 +153,8 @@ impl ServerTlsFiles {
     }
 
     /// The TLS options of the official driver. The driver verifies the whole certificate or
-    /// nothing, so with `allow_invalid_hostnames` it verifies nothing. The driver only monitors
-    /// servers and does not log in.
+    /// nothing, so with `allow_invalid_hostnames` it verifies nothing. This is acceptable, because
+    /// the driver only monitors servers and does not log in.
     pub(crate) fn driver_tls(&self) -> DriverTls {
         let ca = self.authorities.as_ref();
         let ca = ca.or(self.system_authorities.as_ref());
@@ -169,11 +169,14 @@ impl ServerTlsFiles {
     }
 
     /// The directory of authorities that `SSL_CERT_DIR` or the operating system names. Seawall does
-    /// not read this directory, and verifies servers with other authorities. `None` if there is no
-    /// such directory, if the configuration names a file of authorities, or if servers are not
-    /// verified. Without `SSL_CERT_DIR`, also `None` if the operating system has a file of
-    /// authorities, or has no authorities in its directory. This method may block, because it lists
-    /// the file names in the directory of the operating system.
+    /// not read this directory, and verifies servers with other authorities. This method may block,
+    /// because it lists the file names in the directory of the operating system. `None` in any of
+    /// these cases:
+    ///
+    /// - There is no such directory.
+    /// - The configuration names a file of authorities, or servers are not verified.
+    /// - `SSL_CERT_DIR` is not used, and the operating system has a file of authorities or has no
+    ///   authorities in its directory.
     pub(crate) fn unread_directory(&self) -> Option<UnreadDirectory> {
         let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let named = match variable(ENV_CERT_FILE) {
@@ -358,8 +361,8 @@ impl App {
 
     /// Reads the TLS files for connections to servers again; `None` if TLS is off.
     ///
-    /// Ignores values of `settings` that need a restart, for example another connection string and
-    /// the keys of `[deployment.tls]` for its servers.
+    /// Ignores values of `settings` that need a restart, for example another connection string.
+    /// With such a string, changed keys of `[deployment.tls]` need a restart too.
     ///
     /// # Errors
     /// See [`DeploymentTlsError`].

@@ -19,11 +19,11 @@ use seawall_transport::{
 };
 
 /// Certificates that expire within this time are reported. Most programs that renew certificates
-/// renew them earlier.
+/// renew them earlier. So a reported certificate has probably not been renewed as planned.
 const CERTIFICATE_SOON_SECONDS: i64 = 14 * SECONDS_PER_DAY;
 
 /// Revocation lists that expire within this time are reported. Many authorities issue a list every
-/// day.
+/// day. A longer time, for example a day, could report their lists all the time.
 const LIST_SOON_SECONDS: i64 = 6 * 60 * 60;
 
 /// Interval at which certificates and revocation lists that expire soon are logged. It is not
@@ -339,7 +339,7 @@ fn log_if_soon(expiry: &CertificateExpiry) -> bool {
     is_soon
 }
 
-/// True if a certificate or revocation list that expires in this number of seconds is reported.
+/// True if a certificate or revocation list has so few seconds left that it must be reported.
 fn is_soon(kind: ExpiryKind, seconds_left: i64) -> bool {
     seconds_left
         < match kind {
