@@ -6,8 +6,8 @@
 //! of conversations is limited. One address may use all conversations. If another address needs a
 //! conversation, Seawall ends the oldest conversation of the address with the most conversations.
 //! This conversation must be at least half a second old, and its address must have at least two
-//! conversations more than the other address. The client of the ended conversation may begin
-//! another login.
+//! conversations more than the address that needs one. The client of the ended conversation may
+//! begin another login.
 //!
 //! Each conversation holds a permit, its [`Turn`]. When a conversation ends, its permit passes to
 //! one waiting login. The addresses with waiting logins get permits one after another. So the end

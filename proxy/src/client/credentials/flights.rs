@@ -24,8 +24,8 @@ const STALLED_AFTER: Duration = Duration::from_millis(250);
 /// another address.
 const OTHERS_LIMIT: Duration = Duration::from_millis(50);
 
-/// The first logins in progress. For each user and address, there is at most one that has not been
-/// replaced after it had stalled.
+/// The first logins in progress: at most one for each user and address. A first login that stalled
+/// and was replaced does not count.
 #[derive(Debug, Default)]
 pub(super) struct Flights(Mutex<FlightsState>);
 
@@ -99,7 +99,7 @@ impl Wait {
     ///
     /// - A first login of the user has ended, and it is this login's turn.
     /// - The user has become known or unknown.
-    /// - The login has waited long enough.
+    /// - The login has waited for as long as the first logins in progress may delay it.
     ///
     /// If this future is dropped, the turn passes to the next login of the address.
     pub(super) async fn wait(self, deadline: Instant) {

@@ -355,10 +355,10 @@ impl Credentials {
         }
     }
 
-    /// Reads a user's keys again if the keys of a login's challenge may be outdated, because the
-    /// login has waited long for its client. The login began at `began`, and `checked` has the keys
-    /// of its challenge. The client was slow, so this reading may take longer than a reading before
-    /// a challenge.
+    /// If a login has waited long for its client, the keys of its challenge may be outdated. Then
+    /// reads the user's keys again. The login began at `began`, and `checked` has the keys of its
+    /// challenge. The client was slow, so this reading may take longer than a reading before a
+    /// challenge.
     pub(super) async fn freshen_for_proof(
         self: &Arc<Self>,
         user: &UserName,

@@ -468,10 +468,10 @@ mod tests {
         assert_eq!(shown_error(None), "no reply arrived");
     }
 
-    /// A lookup whose login was refused has a rule of its own, in `read_as_service`: it is repeated
-    /// if another router is left. For such a lookup, `may_succeed_elsewhere` returns false.
+    /// Exception: if a router refuses the login of the service account, for example with error 18
+    /// (AuthenticationFailed), `read_as_service` repeats the lookup if another router is left.
     #[test]
-    fn a_lookup_whose_login_was_not_refused_is_repeated_only_after_a_failure_or_state_change() {
+    fn a_lookup_is_repeated_only_after_a_server_failure_or_a_state_change() {
         let closed = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         let failed = |code| AskError::Reply(UsersInfoError::CommandFailed { code });
         let refused = |code| {

@@ -142,7 +142,8 @@ pub(in crate::client) enum Reading {
     RefusedByRouters {
         /// The [`Identity::login_version`] of the refused keys.
         login_version: u64,
-        /// True if a router that may become usable soon may still accept the keys.
+        /// True if a further router might accept the keys. Such a router has not refused them. It
+        /// is not usable now, but it can become usable soon.
         is_undecided: bool,
     },
     /// The reading failed, so nothing changes.
@@ -251,8 +252,8 @@ impl Store {
         if is_stale || known.identity.status() != IdentityStatus::Good {
             let mechanisms = known.credentials.mechanisms.clone();
             self.known.remove(&hash);
-            // This insert may drop many entries under the store's lock. But this happens only after
-            // as many new entries as half of the table's maximum.
+            // This insert may drop half of the table under the store's lock. This is rare: before
+            // each such drop, as many new entries as half of the table's maximum are inserted.
             drop(self.mechanisms.insert(hash, (mechanisms, now)));
             return None;
         }

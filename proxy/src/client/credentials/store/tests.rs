@@ -85,9 +85,9 @@ async fn keys_for_a_mechanism_are_not_stored_while_the_servers_do_not_offer_the_
     // The server has just accepted a login with SCRAM-SHA-1.
     drop(store.record_offered(&user, &both, &scram(), Some(sha_1)));
     assert!(stores_sha_1(&mut store));
-    // A user keeps its keys if it has no others.
     drop(store.record_offered(&user, &both, &scram(), None));
     assert!(!stores_sha_1(&mut store));
+    // A user that has keys for only one mechanism keeps these keys.
     both.sha256 = None;
     let (known, _) = store.learn(&user, both, None, now);
     assert!(known.unwrap().credentials.sha1.is_some());

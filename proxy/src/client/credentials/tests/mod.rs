@@ -207,8 +207,8 @@ fn address(last: u8) -> Sharer {
 }
 
 /// Takes both turns of `turns`, so that all futures of `crowd` and then `other` wait for a turn.
-/// Then releases both turns. Returns the output of `other` if `other` got one of them and completed
-/// at once, else `None`. Drops `crowd` at the end.
+/// Then releases both turns. Returns the output of `other` if `other` got a turn and completed at
+/// once, else `None`. Drops `crowd` at the end.
 fn served_after_crowd<T>(
     turns: &Turns,
     crowd: impl Iterator<Item = impl Future>,

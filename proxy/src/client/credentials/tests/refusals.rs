@@ -88,8 +88,8 @@ fn binary(payload: &[u8]) -> Binary {
 }
 
 /// The client sends its proof two seconds after the challenge, and the keys of the challenge are
-/// still cached. Tokio does not move a paused clock while a blocking task runs. So the time limit
-/// for reading the keys again does not end before the server has replied.
+/// still cached. The clock is paused, and Tokio does not move it while the blocking task `holding`
+/// runs. So the time limit for reading the keys again does not end before the server has replied.
 #[tokio::test]
 async fn a_late_proof_of_an_old_password_is_refused_although_the_old_keys_are_cached() {
     let scene = Scene::new().await;
