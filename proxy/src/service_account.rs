@@ -26,9 +26,9 @@ const MAX_CONNECTIONS: usize = 4;
 /// Time after which an unused connection is closed.
 const MAX_IDLE: Duration = Duration::from_secs(600);
 
-/// A connection of at least this age is replaced if its command is refused with 13 (Unauthorized).
-/// A newer connection is kept: the account lacks a privilege, and a login for each command would
-/// not help.
+/// A connection of at least this age is replaced if its command is refused with 13 (Unauthorized),
+/// because the account may have been dropped and created again since the login. A newer connection
+/// is kept: the account probably lacks a privilege, and a login for each command would not help.
 const REFUSED_AFTER: Duration = Duration::from_secs(60);
 
 /// The reason why a command of the service account got no reply.
@@ -49,7 +49,8 @@ pub(crate) enum ServiceError {
 }
 
 impl ServiceError {
-    /// True if a new attempt with the same password would fail too.
+    /// True if the login failed in such a way that a new attempt with the same password would fail
+    /// too, for example because the server refused it.
     pub(crate) fn is_refused_login(&self) -> bool {
         match self {
             Self::Establish(error) => error.is_refused_login(),

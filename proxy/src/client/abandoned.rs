@@ -3,9 +3,9 @@
 //! When a client leaves during an operation, Seawall keeps the server connection, because closing
 //! it would cost the server a new login. Seawall reads and drops the reply, within limits on time
 //! and bytes. If a read operation still runs half a second after its client has left, Seawall kills
-//! the operation at the server. `Abandoned::may_be_ended` describes the exceptions. Writes and
-//! commits are not killed, because the driver may send them again. The server's own limits end
-//! them.
+//! the operation at the server. `Abandoned::may_be_ended` describes the exceptions. Seawall does
+//! not kill writes and commits, because the driver may send them again. Only the server's own
+//! limits end a write or commit.
 
 use std::time::Duration;
 

@@ -62,7 +62,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// A reply waits at most this long for room in the memory budget while other operations wait for a
 /// connection to the same server. Within this time, Seawall can close clients that use memory of
 /// the budget and read nothing. The reply waits only for [`SILENT_AFTER`] if no sharer (address or
-/// user) holds more memory of the budget than the sharer of the reply's client.
+/// user) holds more memory of the budget than the sharer of the reply's client. The reason is that
+/// Seawall closes a client that reads nothing only for a sharer that holds less memory.
 const ROOM_LIMIT: Duration = Duration::from_secs(4);
 
 /// Result of a request for memory for the next piece of a reply.

@@ -27,8 +27,8 @@ pub(super) struct ClientEnd<'c> {
     /// no reply.
     pub(super) is_awaiting: bool,
     /// True if the operation ends when the client leaves. False for a command with `moreToCome`,
-    /// unless it only reads. Many clients leave right after an unacknowledged write. Without
-    /// Seawall, the server would run this write, so Seawall still forwards the write.
+    /// unless the command only reads. Many clients leave right after an unacknowledged write.
+    /// Without Seawall, the server would run this write, so Seawall still forwards the write.
     pub(super) ends_if_gone: bool,
     /// True if Seawall has given up on the client, for example because the client reads too slowly.
     /// If this is false and bytes could not be sent, the client has left.

@@ -425,9 +425,9 @@ impl Client {
     }
 
     /// Requires the client to log in before a new deadline. The client keeps its connection even if
-    /// no permit is left for clients that have not logged in. A monitor then keeps its permit for
-    /// monitors until it has logged in. So a monitor that begins a login always counts towards one
-    /// of the two limits.
+    /// no permit is left for clients that have not logged in. Without this permit, a monitor keeps
+    /// its permit for monitors until it has logged in. So a monitor that begins a login always
+    /// counts towards one of the two limits.
     pub(super) fn require_login(&mut self) {
         let deadline = Instant::now() + self.shared.settings().authentication_timeout;
         self.share_as(Sharer::at(self.peer.ip));

@@ -428,7 +428,8 @@ impl Client {
     }
 
     /// Reads the next message of a client that has the deadline `until`. Closes the connection at
-    /// the deadline for the login. At the deadline for the client's proof, only ends this login.
+    /// the deadline for the login. At the deadline for the client's proof, ends the login in
+    /// progress and keeps the connection.
     async fn read_until(&mut self, until: Instant) -> Result<Option<Message>, End> {
         // `timeout_at` polls the read first. Without this check, a client that sends messages
         // without a pause would never time out.

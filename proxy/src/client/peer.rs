@@ -15,9 +15,9 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The client at this address. If it is an IPv6 address that contains an IPv4 address
-    /// (`::ffff:0:0/96` of RFC 4291), the client has the IPv4 address. A socket for both protocols
-    /// returns such addresses.
+    /// The client at this address. If this is an IPv6 address that contains an IPv4 address
+    /// (`::ffff:0:0/96` of RFC 4291), uses the IPv4 address. A socket for both protocols returns
+    /// such IPv6 addresses for IPv4 clients.
     pub(crate) fn at(address: SocketAddr) -> Self {
         let ip = address.ip().to_canonical();
         let text = match ip {

@@ -42,7 +42,7 @@ pub(super) enum RelayError {
     },
 }
 
-/// The unread part of a reply on a server connection whose client has left.
+/// The part of a reply that Seawall has not read from the server when the client leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
     /// No byte of the reply has been read.

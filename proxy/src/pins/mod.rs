@@ -176,8 +176,9 @@ impl<S: Clone> Pins<S> {
         (seen || self.writes.insert(key, key.user, number, now)).then_some(seen)
     }
 
-    /// Restarts the time for which a commit or abort is remembered, because it has just ended. Does
-    /// nothing if the session has begun another write, commit or abort.
+    /// Called when a commit or abort has just ended. Restarts the time for which this command is
+    /// remembered, even if the time was already over. Does nothing if the session has begun another
+    /// write, commit or abort.
     pub(crate) fn renew_write(&self, key: SessionKey, number: i64, now: Instant) {
         let last = self.writes.find(&key, now);
         if last.is_none_or(|last| last == number) {

@@ -256,7 +256,7 @@ fn end_of_attempt(last: Attempt) -> AttemptEnd {
 /// first attempt, and `may_have_run` is true if the first server may have run the write. The client
 /// gets `first` in two cases:
 ///
-/// - Seawall refused the second attempt, so that it reached no server.
+/// - Seawall refused the second attempt, so no server received this attempt.
 /// - The second server says that it wrote nothing, but the first server may have written.
 fn end_of_both_attempts(first: ErrorReply, may_have_run: bool, second: Attempt) -> AttemptEnd {
     match end_of_attempt(second) {

@@ -48,9 +48,9 @@ impl Operation<'_> {
         );
     }
 
-    /// Remembers a commit or abort again when it has ended, so that Seawall recognises a retry of
-    /// the command. A driver sends a retry only after the end of the command. If the command waited
-    /// long for its router, Seawall may have forgotten the command before its end.
+    /// Called at the end of a commit or abort. Restarts the time for which Seawall remembers the
+    /// command, so that it recognises a retry. A driver sends a retry only after the end of the
+    /// command. If the command waited long for its router, this time may already be over.
     pub(super) fn note_end_of_transaction(&self) {
         if self.command.class.ends_transaction()
             && let Some((key, number)) = self.transaction()
@@ -244,8 +244,8 @@ mod tests {
 
     use super::*;
 
-    /// The error for a missing privilege quotes the client's command, which may contain the same
-    /// words.
+    /// The error for a missing privilege has the code 13, too. It quotes the client's command. This
+    /// command may contain the words of the error for a dropped user.
     #[test]
     fn an_error_13_shows_by_its_text_if_the_user_of_the_connection_was_dropped() {
         for (text, is_lost) in [

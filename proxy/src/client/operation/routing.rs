@@ -89,9 +89,10 @@ impl Operation<'_> {
     ) -> Result<Checkout, CheckOutFailure> {
         let wait_queue_timeout = self.shared.settings().wait_queue_timeout;
         let deadline = self.selection_deadline(observation, began);
-        // The pool limits the wait for a connection to `wait_queue_timeout`. This wait may begin as
-        // late as `deadline`, when server selection ends. A slice may wait several times for a
-        // connection, and these waits have one limit.
+        // The pool limits each wait for a connection to `wait_queue_timeout`. A wait may begin as
+        // late as `deadline`, when server selection ends, so `turn_by` must not be earlier than
+        // the end of such a wait. A slice may wait several times for a connection. All its waits
+        // share one limit, which counts from `began`.
         let turn_by = match is_slice {
             true => began,
             false => deadline,

@@ -478,7 +478,8 @@ impl<'a> Relay<'a> {
 }
 
 /// Waits until a request has been passed on, for at most [`MESSAGE_LIMIT`]. While the server reads
-/// nothing, Seawall reads nothing from the client, so it may not notice that the client has left.
+/// nothing, Seawall reads nothing from the client. So without this limit, Seawall might never
+/// notice that the client has left.
 async fn within_limit(passing: impl Future<Output = Result<(), Ended>>) -> Result<(), Ended> {
     let passed = timeout(MESSAGE_LIMIT, passing).await;
     passed.unwrap_or(Err(Ended::Server))

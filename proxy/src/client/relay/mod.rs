@@ -398,7 +398,7 @@ mod tests {
             let began = Instant::now();
             pass_both_ways(near_client, near_server).await.unwrap();
             assert!((LEAVE_LIMIT..LEAVE_LIMIT * 2).contains(&began.elapsed()));
-            // The other side got the last bytes and the end.
+            // The other side got the last bytes and the end of the stream.
             let other = match client_leaves {
                 true => &mut server,
                 false => &mut client,

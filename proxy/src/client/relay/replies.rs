@@ -98,8 +98,9 @@ struct Current {
     left: usize,
     /// Number of bytes to skip before the document.
     before: usize,
-    /// The first bytes after the header of an `OP_MSG` or `OP_REPLY`, at most 5; otherwise empty.
-    /// In an `OP_MSG`, they are the 4 bytes of the flags and the kind of the first section.
+    /// The first bytes after the header of an `OP_MSG` or `OP_REPLY`, at most 5; empty for other
+    /// opcodes. In an `OP_MSG`, they are the 4 bytes of the flags and the kind of the first
+    /// section.
     flags: Vec<u8>,
     form: ReplyForm,
     scanner: Option<ReplyScanner>,

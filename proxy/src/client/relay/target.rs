@@ -55,10 +55,10 @@ pub(in crate::client) enum FallbackError {
     Compression,
 }
 
-/// Connects to the client's original destination or, without one, to the server that the other
-/// relays share. `proxied` is set if Seawall sends the client's address to the server, in a PROXY
-/// header. `is_bare` is true if Seawall must not begin TLS with the server, because the client
-/// itself does so.
+/// Connects to the client's original destination. If there is none, connects to the server that all
+/// relays without an original destination share. `proxied` is set if Seawall sends the client's
+/// address to the server, in a PROXY header. `is_bare` is true if Seawall must not begin TLS with
+/// the server, because the client itself does so.
 pub(super) async fn destination(
     shared: &Arc<Shared>,
     original: Option<SocketAddr>,

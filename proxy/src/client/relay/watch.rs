@@ -599,7 +599,8 @@ impl<'a> Watch<'a> {
                 }
             }
             RequestKind::Login => {
-                // The client may have begun this login before the reply to an earlier one.
+                // `pending` has a login only for a `saslStart`. The login is kept there until this
+                // reply, because an earlier login may still be in progress before it.
                 self.login = pending.login.take().or(self.login.take());
                 let is_ok = reply.facts.ok == Some(true);
                 let empty = RawDocumentBuf::new();
