@@ -248,8 +248,8 @@ impl Login {
         let began = Instant::now();
         let source = command.get_str("db").ok()?;
         let start = SaslStart::parse(command, source).ok()?;
-        // A driver chooses a mechanism of the list `saslSupportedMechs` in the same reply, so the
-        // list must contain the mechanism of this login.
+        // The reply to the hello may also have the list `saslSupportedMechs`, from which the driver
+        // chooses a mechanism. So a login begins here only if this list has its mechanism.
         if !context.credentials.may_offer(&start.user, start.mechanism) {
             return None;
         }

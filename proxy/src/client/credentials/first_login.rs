@@ -53,7 +53,7 @@ pub(in crate::client) struct FirstLogin {
     conversation: Conversation<Connection>,
 }
 
-/// A first login for which the server has sent its challenge and waits for the client's proof.
+/// A first login after the challenge of the server, which now waits for the client's proof.
 #[must_use]
 pub(in crate::client) struct Carried {
     first_login: FirstLogin,

@@ -505,7 +505,8 @@ impl Credentials {
                 .iter()
                 .filter_map(|pool| pool.available_of(identity.id()));
             let holders: Vec<usize> = holders.collect();
-            // The store, this function and the pools have one reference each.
+            // The store, this function and each pool in `holders` have one reference. All further
+            // references belong to clients.
             let has_clients = Arc::strong_count(&identity) > 2 + holders.len();
             // A user without an idle connection gets no new connection, because a new connection
             // could displace a connection of an active user.

@@ -168,12 +168,13 @@ pub(super) async fn decide(credentials: Weak<Credentials>) {
 }
 
 /// Asks all usable servers at the same time whether they require a login. Returns
-/// [`CredentialMode::Own`] as soon as one server requires a login, and [`CredentialMode::None`] if
-/// no server requires a login. Returns `Ok(None)` if no server is usable.
+/// [`CredentialMode::Own`] as soon as one server replies that it requires a login, and
+/// [`CredentialMode::None`] if all servers reply that they require no login. Returns `Ok(None)` if
+/// no server is usable.
 ///
 /// # Errors
-/// No server requires a login, but a server did not reply, or its reply does not show whether it
-/// requires a login.
+/// At least one server did not reply, or its reply does not show whether it requires a login. No
+/// other server replied that it requires a login.
 pub(super) async fn ask_deployment(
     credentials: &Arc<Credentials>,
 ) -> Result<Option<CredentialMode>, EstablishError> {

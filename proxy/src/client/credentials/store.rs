@@ -202,8 +202,9 @@ pub(super) struct Store {
     /// users that exist.
     absent: RecentMap<NameHash, (Vec<String>, Instant)>,
     /// Mechanisms for which a user has keys, but which the servers do not offer: their parameter
-    /// `authenticationMechanisms` excludes these mechanisms. Each user has its own entry, because
-    /// a change of a user's mechanisms between two queries must not affect other users.
+    /// `authenticationMechanisms` excludes these mechanisms. Seawall finds them by two queries: for
+    /// a user's keys, and for the mechanisms that a server offers to this user. If the user changes
+    /// between the queries, the result is wrong. So it is stored for this user only.
     disabled: RecentMap<NameHash, Vec<Mechanism>>,
     live: LiveIdentities,
 }
@@ -280,7 +281,7 @@ impl Store {
                 && age(known) >= max_age
                 && age(known) < self.max_stale
                 && !was_tried(known)
-                // Clients and pools have further references.
+                // The store has one reference. Clients and pools that use the identity have others.
                 && Arc::strong_count(&known.identity) > 1
         };
         let mut due: Vec<_> = self.known.values_mut().filter(is_due).collect();

@@ -143,7 +143,7 @@ async fn keys_from_an_earlier_request_never_replace_keys_from_a_later_request() 
         panic!("the newer login is kept")
     };
     assert_eq!(Some(&keys), newer.credentials.keys(Mechanism::ScramSha256));
-    // A login succeeds if its keys equal the newer keys, even if they were requested earlier.
+    // A login with keys from an earlier request succeeds if these keys equal the newer keys.
     let (same, client_key) = credentials("u", "two", 1);
     let login = same.sha256.clone().map(|keys| (client_key, keys));
     let (known, _) = store.learn(&user("u"), same, login, earlier);

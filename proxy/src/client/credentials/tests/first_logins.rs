@@ -352,8 +352,8 @@ async fn configured_sha_256_keys_are_used_for_sha_256_logins_but_not_for_sha_1_l
     assert!(refused(other.await));
 }
 
-/// A driver chooses SCRAM-SHA-256 if it is in the list. Its login would fail if the configuration
-/// had only SCRAM-SHA-1 keys of the user.
+/// A driver chooses SCRAM-SHA-256 if the list of offered mechanisms contains it. If the
+/// configuration had only SCRAM-SHA-1 keys of the user, this login would fail.
 #[tokio::test]
 async fn a_mechanism_is_offered_for_a_user_with_configured_keys_only_if_there_are_keys_for_it() {
     const SHA_1: Mechanism = Mechanism::ScramSha1;
