@@ -699,9 +699,9 @@ mod tests {
         assert_eq!(changes[0].from, changes[0].to);
     }
 
-    /// A reload reports new contents of the TLS files that the running connection string names as a
-    /// separate change, unless a change of `deployment.uri` or `[deployment.tls]` takes effect in
-    /// the same reload. A change that waits for a restart does not prevent the report.
+    /// The running connection string names TLS files. If these files have new contents, a reload
+    /// reports a separate change, unless a change of `deployment.uri` or `[deployment.tls]` takes
+    /// effect in the same reload. A change that waits for a restart does not prevent the report.
     #[test]
     fn changed_tls_files_are_part_of_another_change_only_if_that_change_takes_effect_now() {
         let load = |uri: &str, toml: &str| {

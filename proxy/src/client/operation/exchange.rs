@@ -37,9 +37,9 @@ use seawall_stats::{Outcome, Phase};
 use seawall_transport::connection::{Generation, Interrupt};
 use seawall_wire::encode_op_msg_like;
 
-/// Shortest time that counts as a wait. The wait is the time from the arrival of an operation until
-/// the operation has a server connection. Seawall subtracts the wait from the `maxTimeMS` that the
-/// server gets.
+/// Shortest wait that Seawall subtracts from the `maxTimeMS` that the server gets. After a shorter
+/// wait, `maxTimeMS` does not change. The wait is the time from the arrival of an operation until
+/// the operation has a server connection.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
 
 impl Operation<'_> {

@@ -189,8 +189,8 @@ impl Operation<'_> {
 
     fn note_dropped_user(&self, checkout: &mut Checkout) {
         checkout.discard(CloseReason::Unauthorized);
-        // An anonymous client has no user. When the next connection for anonymous clients is
-        // established, Seawall finds out if the server requires a login.
+        // An anonymous client has no user, so nothing is recorded. When the next connection for
+        // anonymous clients is established, Seawall finds out if the server requires a login.
         if !self.identity.is_anonymous() {
             let credentials = &self.shared.logins.credentials;
             credentials.record_dropped_user(self.identity);

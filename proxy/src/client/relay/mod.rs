@@ -280,7 +280,7 @@ where
     }
 }
 
-/// Passes all bytes of one direction, then its end, and notifies `has_ended`.
+/// Passes all bytes of one direction, notifies `has_ended`, and passes the end of the stream.
 async fn pass_to_end(
     from: &mut (impl AsyncRead + Unpin),
     to: &mut (impl AsyncWrite + Unpin),

@@ -34,7 +34,7 @@ const MECHANISMS: [&str; 4] = ["PLAIN", "GSSAPI", "MONGODB-AWS", "MONGODB-OIDC"]
 
 /// The user number under which [`crate::pins`] stores the sessions and cursors of all relayed
 /// clients. Seawall does not see every login, so it does not know the users of all these clients.
-/// Session ids are unique even without the user.
+/// Drivers create random session ids, so different users have different ids.
 const ANY_USER: u64 = 0;
 
 /// Maximum number of cursors of one `killCursors` whose pins are removed. The pins of further
@@ -708,8 +708,8 @@ mod tests {
     use super::*;
     use crate::pins::PinLimits;
 
-    /// The pinned cursors of 7, 8 and 9 after this reply to a `getMore` of 7, or to a `killCursors`
-    /// of 7 and 8. A cursor's *pin* is Seawall's record of the cursor.
+    /// Pins the cursors 7, 8 and 9. Returns those that are still pinned after this reply to a
+    /// `getMore` of 7, or to a `killCursors` of 7 and 8. A *pin* is Seawall's record of a cursor.
     fn pinned_after(reply: &RawDocument, is_kill: bool) -> Vec<i64> {
         let pins = Pins::new(PinLimits {
             max_cursors: 100,
