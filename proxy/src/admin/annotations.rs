@@ -15,7 +15,7 @@ use seawall_insight::{AnnotationKind, MAX_ANNOTATION_BYTES};
 
 use super::{
     AdminState, Refused, bad_request,
-    insight::{Parameters, annotations_of},
+    insight::{InsightParameters, annotations_of},
 };
 
 /// Maximum age of an added event: the time for which the history is kept.
@@ -26,7 +26,7 @@ const CLOCK_DIFFERENCE: Duration = Duration::from_secs(60);
 
 pub(super) async fn list(
     State(state): State<Arc<AdminState>>,
-    Query(parameters): Query<Parameters>,
+    Query(parameters): Query<InsightParameters>,
 ) -> Result<Json<Annotations>, Refused> {
     let (from, to) = parameters.period(state.insight.now())?;
     Ok(Json(Annotations {

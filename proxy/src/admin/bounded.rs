@@ -84,7 +84,7 @@ impl fmt::Debug for Certificate {
 }
 
 /// A listener with a maximum number of connections, which all sockets of an HTTP address share.
-pub(super) struct Bounded {
+pub(super) struct BoundedListener {
     listener: Sockets,
     permits: Arc<EvictablePermits>,
     sockets: Arc<Semaphore>,
@@ -93,7 +93,7 @@ pub(super) struct Bounded {
     handshakes: JoinSet<Option<(Connection, SocketAddr)>>,
 }
 
-impl Bounded {
+impl BoundedListener {
     /// Creates the listener. Without a `handshake`, callers connect without TLS.
     pub(super) fn new(listener: Sockets, handshake: Option<Handshake>) -> Self {
         Self {
@@ -146,7 +146,7 @@ async fn accept(
     }
 }
 
-impl Listener for Bounded {
+impl Listener for BoundedListener {
     type Io = Connection;
     type Addr = SocketAddr;
 
@@ -202,8 +202,8 @@ pub(super) struct Caller {
     pub(super) certificate: Option<Arc<Certificate>>,
 }
 
-impl Connected<IncomingStream<'_, Bounded>> for Caller {
-    fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
+impl Connected<IncomingStream<'_, BoundedListener>> for Caller {
+    fn connect_info(stream: IncomingStream<'_, BoundedListener>) -> Self {
         Self {
             address: *stream.remote_addr(),
             is_encrypted: stream.io().is_encrypted(),
@@ -385,11 +385,11 @@ mod tests {
     use super::*;
     use crate::admin::RELOAD_WAIT_LIMIT;
 
-    async fn listener() -> (Bounded, SocketAddr) {
+    async fn listener() -> (BoundedListener, SocketAddr) {
         let bound = Sockets::bind("127.0.0.1:0", "admin.address").await;
         let listener = bound.unwrap();
         let address = listener.local_addr().unwrap();
-        (Bounded::new(listener, None), address)
+        (BoundedListener::new(listener, None), address)
     }
 
     /// Connects from the loopback address 127.0.0.`last`.
@@ -401,7 +401,7 @@ mod tests {
 
     /// A listener that admits at most two connections and has two from the address 127.0.0.2. Also
     /// returns both ends of these connections.
-    async fn full_listener() -> (Bounded, SocketAddr, [Connection; 2], [TcpStream; 2]) {
+    async fn full_listener() -> (BoundedListener, SocketAddr, [Connection; 2], [TcpStream; 2]) {
         let (mut listener, address) = listener().await;
         listener.permits = EvictablePermits::new(2);
         let callers = [

@@ -142,7 +142,7 @@ pub(super) async fn content(
     let checked = id.clone();
     let found = work(&state, move |captures| captures.parts(&checked)).await?;
     let parts = found.map_err(|error| refused(&error))?;
-    let content = Content {
+    let content = CaptureStream {
         state,
         request,
         id,
@@ -154,12 +154,12 @@ pub(super) async fn content(
         (header::CONTENT_TYPE, "application/octet-stream"),
         (header::CACHE_CONTROL, "no-store"),
     ];
-    let body = Body::from_stream(stream::unfold(content, Content::next));
+    let body = Body::from_stream(stream::unfold(content, CaptureStream::next));
     Ok((headers, body).into_response())
 }
 
 /// The position in a streamed capture.
-struct Content {
+struct CaptureStream {
     state: Arc<AdminState>,
     /// The request that opened the stream. Before each chunk, Seawall checks again if this request
     /// may read captures.
@@ -178,7 +178,7 @@ enum Chunk {
     End,
 }
 
-impl Content {
+impl CaptureStream {
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
         loop {
             // If the directory does not respond, reads do not end. So each read takes a permit. The
@@ -405,7 +405,7 @@ mod tests {
         });
         let request = Request::get("/").header(header::HOST, "localhost");
         let id = CaptureId::parse("20261128T000000Z-00000000").unwrap();
-        let content = Content {
+        let content = CaptureStream {
             state: Arc::clone(&state),
             request: request.body(()).unwrap().into_parts().0,
             parts: CaptureParts::of_no_capture(id.clone()),

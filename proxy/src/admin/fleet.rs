@@ -80,7 +80,7 @@ const OWN: &str = "this instance";
 
 /// The other Seawall instances, which `admin.peers` lists.
 pub struct Fleet {
-    peers: Vec<Peer>,
+    peers: Vec<PeerInstance>,
     /// The random name that this instance sends in its requests to peers. If a request with this
     /// name arrives, this instance has sent the request to itself.
     name: String,
@@ -90,7 +90,7 @@ pub struct Fleet {
 }
 
 /// Another Seawall instance.
-struct Peer {
+struct PeerInstance {
     client: AdminClient,
     places: Semaphore,
     state: Mutex<PeerState>,
@@ -106,7 +106,7 @@ struct PeerState {
 }
 
 /// The reply of an instance, not parsed yet.
-struct Reply {
+struct UnparsedReply {
     bytes: Vec<u8>,
     /// Permits for the memory of a peer's reply, one for each byte (see [`MAX_MEMORY_BYTES`]).
     /// `None` for this instance's own reply, and for an empty reply.
@@ -122,7 +122,7 @@ enum FetchError {
 
 /// An instance's address, and its reply or the reason why its figures are missing. The reply is
 /// `None` if the instance has no operations of the requested shape or namespace.
-type InstanceReply = (String, Result<Option<Reply>, String>);
+type InstanceReply = (String, Result<Option<UnparsedReply>, String>);
 
 impl Default for Fleet {
     fn default() -> Self {
@@ -139,7 +139,7 @@ impl fmt::Debug for Fleet {
 impl Fleet {
     /// Creates the fleet. `clients` has one HTTP client for each peer.
     pub(crate) fn new(clients: Vec<AdminClient>) -> Self {
-        let peers = clients.into_iter().map(|client| Peer {
+        let peers = clients.into_iter().map(|client| PeerInstance {
             client,
             places: Semaphore::new(MAX_IN_FLIGHT),
             state: Mutex::default(),
@@ -171,7 +171,11 @@ impl Fleet {
         named.collect()
     }
 
-    async fn ask_one(&self, peer: &Peer, path: &str) -> Result<Option<Reply>, String> {
+    async fn ask_one(
+        &self,
+        peer: &PeerInstance,
+        path: &str,
+    ) -> Result<Option<UnparsedReply>, String> {
         if let Some((until, error)) = &peer.state.lock().pause
             && Instant::now() < *until
         {
@@ -233,7 +237,7 @@ impl Fleet {
         Err(text)
     }
 
-    async fn fetch(&self, peer: &Peer, path: &str) -> Result<Reply, FetchError> {
+    async fn fetch(&self, peer: &PeerInstance, path: &str) -> Result<UnparsedReply, FetchError> {
         let mut memory: Option<OwnedSemaphorePermit> = None;
         let mut is_short_of_memory = false;
         let mut size = 0;
@@ -254,7 +258,7 @@ impl Fleet {
         };
         let fetched = peer.client.fetch(path, &self.name, &mut reserve).await;
         match fetched {
-            Ok(bytes) => Ok(Reply {
+            Ok(bytes) => Ok(UnparsedReply {
                 bytes,
                 _memory: memory,
             }),
@@ -276,7 +280,7 @@ impl Fleet {
 }
 
 /// The query parameters of a request, as pairs of a name and a value.
-type Parameters = Vec<(String, String)>;
+type QueryParameters = Vec<(String, String)>;
 
 /// Middleware that replies to requests with `instances=all`, and refuses requests that this
 /// instance has sent to itself. All other requests without `instances` pass unchanged. Requests for
@@ -298,11 +302,11 @@ pub(super) async fn respond(
     if !is_api || !request.uri().query().is_some_and(has_name) {
         return next.run(request).await;
     }
-    let parameters = Query::<Parameters>::try_from_uri(request.uri());
+    let parameters = Query::<QueryParameters>::try_from_uri(request.uri());
     let Ok(Query(parameters)) = parameters else {
         return refused("the query is invalid");
     };
-    let (instances, parameters): (Parameters, Parameters) = parameters
+    let (instances, parameters): (QueryParameters, QueryParameters) = parameters
         .into_iter()
         .partition(|(name, _)| name == "instances");
     match instances.as_slice() {
@@ -345,7 +349,7 @@ async fn respond_for_all(
         Err(error) => return failed(&error.to_string()),
     };
     let own = match head.status {
-        StatusCode::OK => Ok(Some(Reply {
+        StatusCode::OK => Ok(Some(UnparsedReply {
             bytes: body.to_vec(),
             _memory: None,
         })),

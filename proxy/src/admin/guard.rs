@@ -81,7 +81,7 @@ const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
 /// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum AccessRefusal {
     Certificate,
     Token,
     Role,
@@ -89,7 +89,7 @@ pub(super) enum Refusal {
     Origin,
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for AccessRefusal {
     fn into_response(self) -> Response {
         let refusal = match self {
             Self::Certificate => (
@@ -157,7 +157,7 @@ pub(super) async fn check_action(
     };
     let action = |action| action_of(action, Some(caller), request.extensions());
     let allowed = match admitted {
-        Ok(Some(token)) if token.role == Role::Read => Err(Refusal::Role),
+        Ok(Some(token)) if token.role == Role::Read => Err(AccessRefusal::Role),
         other => other.map(drop),
     };
     match allowed {
@@ -229,42 +229,42 @@ impl Guard {
         &self,
         presented: &Presented<'_>,
         session: Option<&str>,
-    ) -> Result<Option<Arc<Token>>, Refusal> {
+    ) -> Result<Option<Arc<Token>>, AccessRefusal> {
         self.admit_certificate(presented)?;
         let Presented { uri, headers, .. } = *presented;
         if self.tokens.is_empty() {
             self.admit_own(presented)?;
             return match is_from_own_page(uri, headers) {
                 true => Ok(None),
-                false => Err(Refusal::Origin),
+                false => Err(AccessRefusal::Origin),
             };
         }
         if let Some(sent) = headers.get(header::AUTHORIZATION) {
             let sent = sent.to_str().ok().and_then(|s| s.strip_prefix("Bearer "));
             let token = sent.and_then(|sent| self.token(sent));
-            return token.map(Some).ok_or(Refusal::Token);
+            return token.map(Some).ok_or(AccessRefusal::Token);
         }
         let token = session.and_then(|secret| self.token(secret));
-        let token = token.ok_or(Refusal::Token)?;
+        let token = token.ok_or(AccessRefusal::Token)?;
         match is_from_own_page(uri, headers) {
             true => Ok(Some(token)),
-            false => Err(Refusal::Origin),
+            false => Err(AccessRefusal::Origin),
         }
     }
 
     /// Refuses a request if its connection has no certificate although one is required, or has a
     /// certificate that is no longer valid.
-    fn admit_certificate(&self, presented: &Presented<'_>) -> Result<(), Refusal> {
+    fn admit_certificate(&self, presented: &Presented<'_>) -> Result<(), AccessRefusal> {
         let is_valid = presented.certificate.map(|of| (of.is_valid)());
         match is_valid.unwrap_or(!self.requires_certificate) {
             true => Ok(()),
-            false => Err(Refusal::Certificate),
+            false => Err(AccessRefusal::Certificate),
         }
     }
 
     /// Admits a request for a file of the dashboard. Such a request never needs a token: if tokens
     /// are configured, the page asks the user for one.
-    fn admit_page(&self, presented: &Presented<'_>) -> Result<(), Refusal> {
+    fn admit_page(&self, presented: &Presented<'_>) -> Result<(), AccessRefusal> {
         self.admit_certificate(presented)?;
         match self.tokens.is_empty() {
             true => self.admit_own(presented),
@@ -275,7 +275,7 @@ impl Guard {
     /// Decides about a request if no tokens are configured. Refuses the request if its `Origin`
     /// header names another origin, or if a page of another site made the browser send it. Without
     /// a certificate, also refuses unknown host names.
-    fn admit_own(&self, presented: &Presented<'_>) -> Result<(), Refusal> {
+    fn admit_own(&self, presented: &Presented<'_>) -> Result<(), AccessRefusal> {
         let Presented { uri, headers, .. } = *presented;
         let hosts = hosts(uri, headers);
         let is_allowed =
@@ -283,11 +283,11 @@ impl Guard {
         // Without a certificate, the host must be known. A certificate shows that the connection
         // uses TLS, and with TLS a browser notices if a foreign host name leads to this address.
         if presented.certificate.is_none() && !hosts.iter().all(is_allowed) {
-            return Err(Refusal::Host);
+            return Err(AccessRefusal::Host);
         }
         let mut sites = headers.get_all(SEC_FETCH_SITE).iter();
         if !has_own_origin(&hosts, headers) || sites.any(|site| site == "cross-site") {
-            return Err(Refusal::Origin);
+            return Err(AccessRefusal::Origin);
         }
         Ok(())
     }
@@ -316,7 +316,10 @@ impl AdminState {
 
     /// Admits a request. Returns the token that the request contains, or else the token with which
     /// the browser has logged in to the dashboard; `None` if no token is required.
-    pub(super) fn admit(&self, presented: &Presented<'_>) -> Result<Option<Arc<Token>>, Refusal> {
+    pub(super) fn admit(
+        &self,
+        presented: &Presented<'_>,
+    ) -> Result<Option<Arc<Token>>, AccessRefusal> {
         let session = match self.has_dashboard() {
             true => self.sessions.token(presented.headers, Instant::now()),
             false => None,
@@ -374,7 +377,7 @@ mod tests {
         assert!(text.contains("file") && !text.contains("s3cret"), "{text}");
     }
 
-    fn admit(guard: &Guard, request: &[(&str, &str)]) -> Result<(), Refusal> {
+    fn admit(guard: &Guard, request: &[(&str, &str)]) -> Result<(), AccessRefusal> {
         admit_in(guard, request, None).map(drop)
     }
 
@@ -382,7 +385,7 @@ mod tests {
         guard: &Guard,
         request: &[(&str, &str)],
         session: Option<&str>,
-    ) -> Result<Option<Arc<Token>>, Refusal> {
+    ) -> Result<Option<Arc<Token>>, AccessRefusal> {
         let mut headers = HeaderMap::new();
         for (name, value) in request {
             let name: header::HeaderName = name.parse().unwrap();
@@ -438,14 +441,17 @@ mod tests {
             is_valid: Box::new(move || is_valid),
         };
         let (valid, revoked) = (certificate(true), certificate(false));
-        assert_eq!(admit(&guard, "localhost", None), Err(Refusal::Certificate));
+        assert_eq!(
+            admit(&guard, "localhost", None),
+            Err(AccessRefusal::Certificate)
+        );
         let refused = admit(&guard, "localhost", Some(&revoked));
-        assert_eq!(refused, Err(Refusal::Certificate));
+        assert_eq!(refused, Err(AccessRefusal::Certificate));
         // With TLS, the browser checks the host name, so the guard accepts any name.
         assert_eq!(admit(&guard, "seawall.example", Some(&valid)), Ok(()));
         // A certificate that is sent must be valid even if no certificate is required.
         let refused = admit(&without_token(), "localhost", Some(&revoked));
-        assert_eq!(refused, Err(Refusal::Certificate));
+        assert_eq!(refused, Err(AccessRefusal::Certificate));
         let with_token = Guard {
             tokens: vec![Arc::new(Token {
                 name: "file".to_owned(),
@@ -455,7 +461,7 @@ mod tests {
             ..guard
         };
         let refused = admit(&with_token, "localhost", Some(&valid));
-        assert_eq!(refused, Err(Refusal::Token));
+        assert_eq!(refused, Err(AccessRefusal::Token));
     }
 
     /// Without a token, the guard checks the host name in the `Host` header, to prevent DNS
@@ -486,10 +492,10 @@ mod tests {
             "a b",
         ] {
             let refused = admit(&guard, &[("host", host)]);
-            assert_eq!(refused, Err(Refusal::Host), "{host}");
+            assert_eq!(refused, Err(AccessRefusal::Host), "{host}");
         }
         let both = [("host", "localhost"), ("host", "evil.example")];
-        assert_eq!(admit(&guard, &both), Err(Refusal::Host));
+        assert_eq!(admit(&guard, &both), Err(AccessRefusal::Host));
     }
 
     #[test]
@@ -513,7 +519,7 @@ mod tests {
             ("sec-fetch-site", "cross-site"),
         ] {
             let refused = admit(&guard, &[host, header]);
-            assert_eq!(refused, Err(Refusal::Origin), "{header:?}");
+            assert_eq!(refused, Err(AccessRefusal::Origin), "{header:?}");
         }
     }
 
@@ -544,9 +550,12 @@ mod tests {
         assert_eq!(admit(&guard, &foreign), Ok(()));
         for authorization in ["Bearer secre", "Bearer ", "secret", "Basic secret"] {
             let request = [("host", "localhost"), ("authorization", authorization)];
-            assert_eq!(admit(&guard, &request), Err(Refusal::Token));
+            assert_eq!(admit(&guard, &request), Err(AccessRefusal::Token));
         }
-        assert_eq!(admit(&guard, &[("host", "localhost")]), Err(Refusal::Token));
+        assert_eq!(
+            admit(&guard, &[("host", "localhost")]),
+            Err(AccessRefusal::Token)
+        );
     }
 
     #[test]
@@ -562,7 +571,7 @@ mod tests {
         assert_eq!(token.role, Role::Read);
         // A reload has removed the token `former`, with which this session began.
         let replaced = admitted(&own, Some("former"));
-        assert_eq!(replaced.unwrap_err(), Refusal::Token);
+        assert_eq!(replaced.unwrap_err(), AccessRefusal::Token);
         for foreign in [
             ("origin", "https://seawall.example:8080"),
             ("origin", "null"),
@@ -570,12 +579,12 @@ mod tests {
             ("sec-fetch-site", "cross-site"),
         ] {
             let refused = admitted(&[own[0], foreign], Some("secret"));
-            assert_eq!(refused.unwrap_err(), Refusal::Origin, "{foreign:?}");
+            assert_eq!(refused.unwrap_err(), AccessRefusal::Origin, "{foreign:?}");
         }
         // A wrong token is refused even with a session.
         let wrong = [own[0], ("authorization", "Bearer wrong")];
         let refused = admitted(&wrong, Some("secret"));
-        assert_eq!(refused.unwrap_err(), Refusal::Token);
+        assert_eq!(refused.unwrap_err(), AccessRefusal::Token);
     }
 
     /// The host name in the `Host` header of this request is unknown: it is neither an IP address,
@@ -590,12 +599,15 @@ mod tests {
             certificate: None,
         };
         let refused = without_token().admit_page(&foreign);
-        assert_eq!(refused, Err(Refusal::Host));
+        assert_eq!(refused, Err(AccessRefusal::Host));
         assert_eq!(with_tokens().admit_page(&foreign), Ok(()));
         let requiring = Guard {
             requires_certificate: true,
             ..with_tokens()
         };
-        assert_eq!(requiring.admit_page(&foreign), Err(Refusal::Certificate));
+        assert_eq!(
+            requiring.admit_page(&foreign),
+            Err(AccessRefusal::Certificate)
+        );
     }
 }

@@ -32,7 +32,7 @@ use seawall_api::{Annotation, Sort};
 use seawall_insight::{Insight, Selection, Timeline};
 use seawall_stats::{Figures, Label, Period, float};
 
-pub(super) use self::asked::Parameters;
+pub(super) use self::asked::InsightParameters;
 use self::asked::{DEFAULT_SINCE, Range, SeriesFilter, step_for};
 pub(super) use self::{
     changes::changes,
@@ -83,7 +83,7 @@ fn ago(now: SystemTime, time: Duration) -> SystemTime {
 
 pub(super) async fn shapes(
     State(state): State<Arc<AdminState>>,
-    Query(parameters): Query<Parameters>,
+    Query(parameters): Query<InsightParameters>,
 ) -> Result<Response, Refused> {
     let sort = parameters.sort()?;
     let limit = parameters.limit();
@@ -210,7 +210,7 @@ fn id_of(label: &Label) -> Option<&str> {
 pub(super) async fn shape(
     State(state): State<Arc<AdminState>>,
     Path(id): Path<String>,
-    Query(parameters): Query<Parameters>,
+    Query(parameters): Query<InsightParameters>,
 ) -> Result<Response, Refused> {
     let range = parameters.range_if_any(state.insight.now())?;
     let detail = match parameters.has_distributions() {
@@ -283,7 +283,7 @@ fn one_shape(
 
 pub(super) async fn namespaces(
     State(state): State<Arc<AdminState>>,
-    Query(parameters): Query<Parameters>,
+    Query(parameters): Query<InsightParameters>,
 ) -> Result<Response, Refused> {
     let range = parameters.range_if_any(state.insight.now())?;
     let limit = parameters.limit();
@@ -329,17 +329,17 @@ fn namespaces_of(period: &Period, limit: usize, is_full: bool) -> seawall_api::N
 
 pub(super) async fn timeline(
     State(state): State<Arc<AdminState>>,
-    Query(parameters): Query<Parameters>,
+    Query(parameters): Query<InsightParameters>,
 ) -> Result<Response, Refused> {
-    reply_with_steps(&state, parameters, Parameters::series, timeline_of).await
+    reply_with_steps(&state, parameters, InsightParameters::series, timeline_of).await
 }
 
 /// Replies with the timeline of the series that `filter` selects, converted by `convert`. Refuses
 /// the request if the selected shape or namespace is not in the period.
 async fn reply_with_steps<T: Serialize + 'static>(
     state: &Arc<AdminState>,
-    parameters: Parameters,
-    filter: fn(Parameters) -> Result<SeriesFilter, Refused>,
+    parameters: InsightParameters,
+    filter: fn(InsightParameters) -> Result<SeriesFilter, Refused>,
     convert: fn(&Timeline<(u64, Period)>) -> T,
 ) -> Result<Response, Refused> {
     need_history(&state.insight)?;

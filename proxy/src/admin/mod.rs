@@ -46,7 +46,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
-use self::bounded::{Bounded, Caller};
+use self::bounded::{BoundedListener, Caller};
 pub(crate) use self::{
     bounded::{Admitted, Certificate, Handshake},
     sockets::Sockets,
@@ -217,7 +217,7 @@ pub(crate) async fn serve(
     let ticks = dashboard::run(Arc::clone(&state), stop.clone());
     let merged = fleet::run(Arc::clone(&state), stop.clone());
     let service = router(state).into_make_service_with_connect_info::<Caller>();
-    let serving = axum::serve(Bounded::new(sockets, Some(handshake)), service)
+    let serving = axum::serve(BoundedListener::new(sockets, Some(handshake)), service)
         .with_graceful_shutdown(stop.cancelled_owned())
         .into_future();
     let (served, (), ()) = futures_util::future::join3(serving, ticks, merged).await;
@@ -233,7 +233,7 @@ pub(crate) async fn serve_metrics(
     state: Arc<AdminState>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    axum::serve(Bounded::new(sockets, None), metrics_router(state))
+    axum::serve(BoundedListener::new(sockets, None), metrics_router(state))
         .with_graceful_shutdown(stop.cancelled_owned())
         .await
 }

@@ -35,7 +35,7 @@ const DEFAULT_FREQUENCY: i32 = 99;
 const MAX_FREQUENCY: i32 = 999;
 
 #[derive(Deserialize)]
-pub(super) struct Parameters {
+pub(super) struct ProfileParameters {
     seconds: Option<u64>,
     frequency: Option<i32>,
 }
@@ -44,7 +44,7 @@ pub(super) struct Parameters {
 /// caller disconnects.
 pub(super) async fn profile(
     State(state): State<Arc<AdminState>>,
-    Query(parameters): Query<Parameters>,
+    Query(parameters): Query<ProfileParameters>,
 ) -> Response {
     if !state.profiles.load(Ordering::Relaxed) {
         let why = "profiles are off: set admin.profile = true\n";

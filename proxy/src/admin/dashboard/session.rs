@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::super::{
     AdminState, Role,
-    guard::{Presented, Refusal, action_of, caller_of, is_from_own_page},
+    guard::{AccessRefusal, Presented, action_of, caller_of, is_from_own_page},
     sessions::{LIFETIME, cookie_name},
 };
 
@@ -40,10 +40,10 @@ pub(super) async fn begin(
     // Only the dashboard's own page may begin a session. Otherwise a page of another origin could
     // replace the session of a user.
     if !is_from_own_page(&parts.uri, &parts.headers) {
-        return Refusal::Origin.into_response();
+        return AccessRefusal::Origin.into_response();
     }
     let Some(token) = state.guard.load().token(&login.token) else {
-        return Refusal::Token.into_response();
+        return AccessRefusal::Token.into_response();
     };
     let id = match state.sessions.begin(&login.token, Instant::now()) {
         Ok(id) => id,
@@ -81,7 +81,7 @@ pub(super) async fn log_refused_login(
 /// Ends the session of the request.
 pub(super) async fn end(State(state): State<Arc<AdminState>>, parts: Parts) -> Response {
     if !is_from_own_page(&parts.uri, &parts.headers) {
-        return Refusal::Origin.into_response();
+        return AccessRefusal::Origin.into_response();
     }
     // A request without a valid session ends nothing, so it is not logged.
     if let Some(secret) = state.sessions.token(&parts.headers, Instant::now()) {

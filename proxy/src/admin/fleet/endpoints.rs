@@ -10,7 +10,7 @@ use seawall_api::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{InstanceReply, MAX_REPLY_OBJECTS, OWN, Parameters, ROWS_OF_INSTANCE};
+use super::{InstanceReply, MAX_REPLY_OBJECTS, OWN, QueryParameters, ROWS_OF_INSTANCE};
 use crate::admin::{DEFAULT_LIMIT, DEFAULT_SLOW, MAX_LIMIT, Refused, insight::REPORTED_SHAPES};
 
 /// The largest number that a reply may contain. JavaScript represents whole numbers up to this
@@ -20,7 +20,7 @@ const MAX_NUMBER: f64 = 9_007_199_254_740_992.0;
 /// A path whose replies can be merged.
 pub(super) struct Endpoint {
     /// The parameters of the request to each instance.
-    pub(super) parameters: Parameters,
+    pub(super) parameters: QueryParameters,
     pub(super) asked: Asked,
     pub(super) merge: MergeReplies,
 }
@@ -57,7 +57,7 @@ trait Adapt: Merge + DeserializeOwned + Serialize {
 }
 
 /// The endpoint of a path; `None` if its replies cannot be merged.
-pub(super) fn endpoint(path: &str, parameters: Parameters) -> Option<Endpoint> {
+pub(super) fn endpoint(path: &str, parameters: QueryParameters) -> Option<Endpoint> {
     let topic = path.strip_prefix("/api/v1/")?;
     let is_shape = |id: &str| !id.is_empty() && id.bytes().all(|c| c.is_ascii_alphanumeric());
     let merge = match topic {

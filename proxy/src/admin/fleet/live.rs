@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{InstanceReply, OWN, Reply, endpoints::endpoint, path_of};
+use super::{InstanceReply, OWN, UnparsedReply, endpoints::endpoint, path_of};
 use crate::admin::dashboard::{event, interval, tick};
 use crate::admin::{AdminState, work};
 use axum::body::Bytes;
@@ -36,7 +36,7 @@ async fn merged(state: &Arc<AdminState>) -> Option<Bytes> {
     let endpoint = endpoint(TICK, Vec::new())?;
     let own = work(state, |state| serde_json::to_vec(&tick(state, true))).await;
     let own = own.ok()?.ok()?;
-    let own = Reply {
+    let own = UnparsedReply {
         bytes: own,
         _memory: None,
     };

@@ -9,7 +9,7 @@ use crate::admin::{router, tests::state};
 fn instance_replies(replies: &[(&str, Result<Value, &str>)]) -> Vec<InstanceReply> {
     let named = replies.iter().map(|(address, reply)| {
         let reply = reply.as_ref().map(|value| {
-            let reply = Reply {
+            let reply = UnparsedReply {
                 bytes: value.to_string().into_bytes(),
                 _memory: None,
             };

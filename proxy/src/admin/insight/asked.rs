@@ -2,16 +2,13 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::http::StatusCode;
 use serde::Deserialize;
 
 use super::{super::bad_request, ago, id_of};
-use crate::admin::{DEFAULT_LIMIT, MAX_LIMIT};
+use crate::admin::{DEFAULT_LIMIT, MAX_LIMIT, Refused};
 use seawall_api::{Sort, UnknownSort};
 use seawall_insight::Insight;
 use seawall_stats::{Against, Label, Phase, TimeError, parse_time};
-
-type Refused = (StatusCode, String);
 
 /// Length of the period, which ends now, if a request has neither `since` nor `from`.
 pub(super) const DEFAULT_SINCE: Duration = Duration::from_secs(600);
@@ -21,7 +18,7 @@ pub(super) const DEFAULT_SINCE: Duration = Duration::from_secs(600);
 pub(super) const MAX_STEPS: u64 = 1_200;
 
 #[derive(Deserialize)]
-pub(in crate::admin) struct Parameters {
+pub(in crate::admin) struct InsightParameters {
     since: Option<String>,
     from: Option<f64>,
     until: Option<f64>,
@@ -42,7 +39,7 @@ pub(in crate::admin) struct Parameters {
     distributions: Option<bool>,
 }
 
-impl Parameters {
+impl InsightParameters {
     fn since(&self) -> Result<Option<Duration>, Refused> {
         time(self.since.as_deref())
     }
@@ -368,7 +365,7 @@ pub(super) fn step_for(since: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    fn parameters(query: &str) -> Parameters {
+    fn parameters(query: &str) -> InsightParameters {
         let uri = format!("/?{query}").parse().unwrap();
         axum::extract::Query::try_from_uri(&uri).unwrap().0
     }

@@ -9,7 +9,7 @@ use axum::{
 
 use super::{
     super::{AdminState, Refused, bad_request, json, reply},
-    Parameters, need_history,
+    InsightParameters, need_history,
 };
 use seawall_api::millis;
 use seawall_insight::{Change, Changes, Compared, SpanError, whole};
@@ -20,7 +20,7 @@ const DEFAULT_WINDOW: Duration = Duration::from_secs(600);
 
 pub(in crate::admin) async fn changes(
     State(state): State<Arc<AdminState>>,
-    Query(parameters): Query<Parameters>,
+    Query(parameters): Query<InsightParameters>,
 ) -> Result<Response, Refused> {
     need_history(&state.insight)?;
     let length = match parameters.window()? {

@@ -12,7 +12,7 @@ use axum::{
 };
 
 use super::{
-    asked::{Parameters, Range, SeriesFilter},
+    asked::{InsightParameters, Range, SeriesFilter},
     need_history, reply_with_steps,
 };
 use crate::admin::{AdminState, Refused, json, reply};
@@ -21,9 +21,15 @@ use seawall_stats::{Distribution, Gauges, Label, Period, float};
 
 pub(in crate::admin) async fn heatmap(
     State(state): State<Arc<AdminState>>,
-    Query(parameters): Query<Parameters>,
+    Query(parameters): Query<InsightParameters>,
 ) -> Result<Response, Refused> {
-    reply_with_steps(&state, parameters, Parameters::series_or_phase, heatmap_of).await
+    reply_with_steps(
+        &state,
+        parameters,
+        InsightParameters::series_or_phase,
+        heatmap_of,
+    )
+    .await
 }
 
 fn heatmap_of(timeline: &Timeline<(u64, Period)>) -> seawall_api::Heatmap {
@@ -67,7 +73,7 @@ fn bounds(bucket: usize) -> (f64, f64) {
 
 pub(in crate::admin) async fn heatmap_shapes(
     State(state): State<Arc<AdminState>>,
-    Query(parameters): Query<Parameters>,
+    Query(parameters): Query<InsightParameters>,
 ) -> Result<Response, Refused> {
     need_history(&state.insight)?;
     let area = Area {
@@ -153,7 +159,7 @@ fn shapes_in(
 
 pub(in crate::admin) async fn gauges(
     State(state): State<Arc<AdminState>>,
-    Query(parameters): Query<Parameters>,
+    Query(parameters): Query<InsightParameters>,
 ) -> Result<Response, Refused> {
     need_history(&state.insight)?;
     let range = parameters.range(state.insight.now())?;

@@ -9,7 +9,7 @@ use axum::{
 
 use super::{
     super::{AdminState, Refused, json, pools_of, reply, status_of, storms_of},
-    Parameters, Past, Range, annotations_of,
+    InsightParameters, Past, Range, annotations_of,
     changes::{reply_on, reply_to_refusal},
     need_history, shapes_of,
     stalls::stalls_in,
@@ -29,7 +29,7 @@ pub(in crate::admin) const REPORTED_SHAPES: usize = 200;
 
 pub(in crate::admin) async fn report(
     State(state): State<Arc<AdminState>>,
-    Query(parameters): Query<Parameters>,
+    Query(parameters): Query<InsightParameters>,
 ) -> Result<Response, Refused> {
     need_history(&state.insight)?;
     let range = parameters.range(state.insight.now())?;

@@ -9,7 +9,7 @@ use axum::{
 
 use super::{
     super::{AdminState, Refused, reply},
-    Parameters, Range,
+    InsightParameters, Range,
     asked::MAX_STEPS,
     id_of, need_history, step_for,
 };
@@ -19,7 +19,7 @@ use seawall_stats::{Label, Period, float};
 
 pub(in crate::admin) async fn sparklines(
     State(state): State<Arc<AdminState>>,
-    Query(parameters): Query<Parameters>,
+    Query(parameters): Query<InsightParameters>,
 ) -> Result<Response, Refused> {
     need_history(&state.insight)?;
     let range = parameters.range(state.insight.now())?;

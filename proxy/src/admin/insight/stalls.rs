@@ -9,7 +9,7 @@ use axum::{
 
 use super::{
     super::{AdminState, Refused, json, reply},
-    Parameters, Range, need_history,
+    InsightParameters, Range, need_history,
 };
 use crate::topology::TopologyType;
 use seawall_api::millis;
@@ -21,7 +21,7 @@ const ROUTERS: &str = "routers (mongos) have no checkpoint, cache or ticket coun
 
 pub(in crate::admin) async fn stalls(
     State(state): State<Arc<AdminState>>,
-    Query(parameters): Query<Parameters>,
+    Query(parameters): Query<InsightParameters>,
 ) -> Result<Response, Refused> {
     need_history(&state.insight)?;
     let range = parameters.range_if_any(state.insight.now())?;
