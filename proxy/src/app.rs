@@ -51,7 +51,7 @@ use seawall_insight::StoreError;
 use seawall_transport::{CertificateExpiry, Stream};
 
 use self::{
-    http::{Content, Http},
+    http::{Http, ServedEndpoints},
     listeners::RunningListener,
     peers::Peers,
     reload::ReloadThreads,
@@ -414,8 +414,10 @@ impl App {
             runtime: self.planes.control.handle(),
         };
         let admin = &settings.admin;
-        self.admin_addresses = http.serve(&admin.address, Content::All).await?;
-        self.metrics_addresses = http.serve(&admin.metrics_address, Content::Metrics).await?;
+        self.admin_addresses = http.serve(&admin.address, ServedEndpoints::All).await?;
+        self.metrics_addresses = http
+            .serve(&admin.metrics_address, ServedEndpoints::Metrics)
+            .await?;
         Ok(())
     }
 

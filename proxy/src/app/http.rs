@@ -19,14 +19,14 @@ use seawall_transport::{Sharer, Stream, subject};
 
 /// The endpoints that an address serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum ServedEndpoints {
     /// The API, the dashboard, metrics and health checks.
     All,
     /// Metrics and health checks.
     Metrics,
 }
 
-impl Content {
+impl ServedEndpoints {
     /// The configuration key of the address.
     fn key(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Content {
 /// Binds and serves HTTP addresses. The fields are the state that all addresses share.
 pub(super) struct Http<'a> {
     pub(super) state: Arc<AdminState>,
-    /// Performs the handshake of each connection to an address with [`Content::All`].
+    /// Performs the handshake of each connection to an address with [`ServedEndpoints::All`].
     pub(super) handshake: Handshake,
     pub(super) stop: CancellationToken,
     pub(super) tasks: &'a TaskTracker,
@@ -55,7 +55,7 @@ impl Http<'_> {
     pub(super) async fn serve(
         &self,
         address: &config::AdminAddress,
-        content: Content,
+        content: ServedEndpoints,
     ) -> Result<Vec<String>, StartError> {
         let config::AdminAddress::Tcp(address) = address else {
             return Ok(Vec::new());
@@ -84,14 +84,14 @@ impl Http<'_> {
 /// Serves an address until `stop` is cancelled.
 async fn run(
     (address, sockets): (String, Sockets),
-    content: Content,
+    content: ServedEndpoints,
     handshake: Handshake,
     state: Arc<AdminState>,
     stop: CancellationToken,
 ) {
     let served = match content {
-        Content::All => admin::serve(sockets, handshake, state, stop).await,
-        Content::Metrics => admin::serve_metrics(sockets, state, stop).await,
+        ServedEndpoints::All => admin::serve(sockets, handshake, state, stop).await,
+        ServedEndpoints::Metrics => admin::serve_metrics(sockets, state, stop).await,
     };
     if let Err(error) = served {
         tracing::error!(%error, address, key = content.key(), "HTTP listener failed");

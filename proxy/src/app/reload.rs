@@ -16,9 +16,9 @@ use super::{
     App, StartError, captures, convert, insight,
     limited_thread::{LimitedThread, NoResult},
     peers::{self, Peers, PeersError},
-    reload_problems::Found,
+    reload_problems::ReloadProblems,
     server_tls::NewAccess,
-    telemetry::{Destination, TelemetryError},
+    telemetry::{ExportDestination, TelemetryError},
     tls::{NewTls, tls_problems},
 };
 use crate::{
@@ -39,24 +39,24 @@ struct Prepared {
     /// One entry for each listener: its new TLS configuration, or `None` if TLS does not change.
     tls: Vec<Option<NewTls>>,
     admin_tls: Option<NewTls>,
-    outgoing: Outgoing,
+    outgoing: HttpClients,
     credentials: CredentialSettings,
 }
 
 /// The new HTTP clients for other Seawall instances and for the collector of metrics.
 #[derive(Default)]
-struct Outgoing {
+struct HttpClients {
     /// The new peers; `None` if they do not change.
     peers: Option<Peers>,
     /// The new destination of metrics. `None` if the destination stays as it is, and `Some(None)`
     /// if the export is switched off.
-    telemetry: Option<Option<Arc<Destination>>>,
+    telemetry: Option<Option<Arc<ExportDestination>>>,
 }
 
 /// The new HTTP clients, or the reasons why they cannot be set up.
 type BuiltOutgoing = (
     Result<Option<Peers>, PeersError>,
-    Result<Option<Option<Arc<Destination>>>, TelemetryError>,
+    Result<Option<Option<Arc<ExportDestination>>>, TelemetryError>,
 );
 
 /// The threads on which a reload opens and reads files, because a file system may hang. The slow
@@ -70,7 +70,7 @@ pub(super) struct ReloadThreads {
 }
 
 /// A reload that is ready to be carried out. Only opening a new slow log can still fail.
-struct Plan {
+struct ReloadPlan {
     /// The settings after the reload.
     settings: config::Settings,
     /// The values of all configuration keys after the reload, as text.
@@ -83,7 +83,7 @@ struct Plan {
 /// The values that each reload hands to running parts. Each part ignores values that have not
 /// changed.
 #[derive(Debug)]
-struct Parts {
+struct LiveSettings {
     clients: client::ClientSettings,
     limits: LimitNumbers,
     message_memory_bytes: usize,
@@ -93,7 +93,7 @@ struct Parts {
     pulse: pulse::PulseSettings,
 }
 
-impl Parts {
+impl LiveSettings {
     fn of(settings: &config::Settings) -> Self {
         Self {
             clients: convert::client_settings(settings),
@@ -115,7 +115,7 @@ impl App {
         &self,
         new: &Loaded,
         access: NewAccess,
-        mut found: Found,
+        mut found: ReloadProblems,
         threads: &mut ReloadThreads,
         is_dry_run: bool,
     ) -> Result<api::Reload, Vec<String>> {
@@ -153,13 +153,13 @@ impl App {
         &self,
         new: &config::Settings,
         thread: &mut LimitedThread,
-        found: &mut Found,
-    ) -> Outgoing {
+        found: &mut ReloadProblems,
+    ) -> HttpClients {
         let Some(build) = self.outgoing_builder(new) else {
-            return Outgoing::default();
+            return HttpClients::default();
         };
         match thread.run(build).await {
-            Ok((peers, telemetry)) => Outgoing {
+            Ok((peers, telemetry)) => HttpClients {
                 peers: found.unless_failed(peers).flatten(),
                 telemetry: found.unless_failed(telemetry).flatten(),
             },
@@ -167,7 +167,7 @@ impl App {
                 found.add(format!(
                     "cannot read the authorities of the operating system: {error}"
                 ));
-                Outgoing::default()
+                HttpClients::default()
             }
         }
     }
@@ -199,9 +199,9 @@ impl App {
         &self,
         new: &Loaded,
         access: &NewAccess,
-        outgoing: Outgoing,
-        mut found: Found,
-    ) -> Result<Plan, Vec<String>> {
+        outgoing: HttpClients,
+        mut found: ReloadProblems,
+    ) -> Result<ReloadPlan, Vec<String>> {
         let running = self.running.lock();
         let changed = new.settings.changes_since(&running.settings);
         let settings = running.settings.with_live_values_of(&new.settings);
@@ -217,7 +217,7 @@ impl App {
             changes.push(changed_files(&running.values));
         }
         let values = values_in_effect(&changed, &running.values, &new.values);
-        Ok(Plan {
+        Ok(ReloadPlan {
             described: described(&values, &pending(&changed, &values, &new.values)),
             settings,
             values,
@@ -234,7 +234,7 @@ impl App {
         &self,
         new: &config::Settings,
         running: &config::Settings,
-        found: &mut Found,
+        found: &mut ReloadProblems,
     ) {
         for problem in tls_problems(new) {
             found.add(problem);
@@ -248,8 +248,8 @@ impl App {
 
     /// Carries out a plan. `slow_log` is the new slow log: `None` if it stays as it is, and
     /// `Some(None)` if it is switched off.
-    fn carry_out(&self, plan: Plan, access: NewAccess, slow_log: Option<Option<SlowLog>>) {
-        let Plan {
+    fn carry_out(&self, plan: ReloadPlan, access: NewAccess, slow_log: Option<Option<SlowLog>>) {
+        let ReloadPlan {
             settings,
             values,
             mut described,
@@ -276,8 +276,8 @@ impl App {
         &self,
         settings: &config::Settings,
         running: &config::Settings,
-        outgoing: Outgoing,
-        mut found: Found,
+        outgoing: HttpClients,
+        mut found: ReloadProblems,
     ) -> Result<Prepared, Vec<String>> {
         let tls = self.prepare_tls(settings, running, &mut found);
         let (new, earlier) = (&settings.admin.tls, &running.admin.tls);
@@ -306,7 +306,7 @@ impl App {
         &self,
         settings: &config::Settings,
         running: &config::Settings,
-        found: &mut Found,
+        found: &mut ReloadProblems,
     ) -> Vec<Option<NewTls>> {
         let (settings, running) = (settings.listeners(), running.listeners());
         let listeners = self.listeners.iter().zip(&*settings).zip(&*running);
@@ -347,7 +347,7 @@ impl App {
             self.use_password(password);
         }
         let server_tls = access.tls.map(|new| self.use_server_tls(new));
-        self.hand_over(Parts::of(settings), server_tls);
+        self.hand_over(LiveSettings::of(settings), server_tls);
         let shapes = &settings.shapes;
         if *shapes != running.shapes {
             shared.recorder.set_shapes(
@@ -373,8 +373,8 @@ impl App {
     }
 
     /// Passes the values to the running parts. These parts also accept unchanged values.
-    fn hand_over(&self, values: Parts, server_tls: Option<(Arc<ServerTls>, DriverTls)>) {
-        let Parts {
+    fn hand_over(&self, values: LiveSettings, server_tls: Option<(Arc<ServerTls>, DriverTls)>) {
+        let LiveSettings {
             clients,
             limits,
             message_memory_bytes,

@@ -2,9 +2,9 @@
 
 /// The problems of a new configuration, without duplicates.
 #[derive(Debug, Default)]
-pub(super) struct Found(Vec<String>);
+pub(super) struct ReloadProblems(Vec<String>);
 
-impl Found {
+impl ReloadProblems {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use super::{App, reload_problems::Found, tls::pem};
+use super::{App, reload_problems::ReloadProblems, tls::pem};
 use crate::topology::{DeploymentOptions, DriverTls, ServerType};
 use seawall_auth::NonceSource;
 use seawall_command::ReadPreference;
@@ -408,7 +408,7 @@ impl App {
         is_dry_run: bool,
     ) -> Result<seawall_api::Reload, Vec<String>> {
         let mut threads = self.reloading.lock().await;
-        let mut found = Found::default();
+        let mut found = ReloadProblems::default();
         problems.into_iter().for_each(|problem| found.add(problem));
         let read = found.unless_failed(read).flatten();
         let tls = found.unless_failed(self.server_tls.changed(read)).flatten();
@@ -564,9 +564,9 @@ mod tests {
     }
 
     /// A directory that is removed at the end of the test.
-    struct Directory(PathBuf);
+    struct AuthorityDirectory(PathBuf);
 
-    impl Directory {
+    impl AuthorityDirectory {
         fn create() -> Self {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
             let unique = format!("{}-{}", process::id(), now.as_nanos());
@@ -589,7 +589,7 @@ mod tests {
         }
     }
 
-    impl Drop for Directory {
+    impl Drop for AuthorityDirectory {
         fn drop(&mut self) {
             drop(fs::remove_dir_all(&self.0));
         }
@@ -598,7 +598,7 @@ mod tests {
     /// The driver refuses a password if the key is not encrypted.
     #[test]
     fn the_driver_gets_the_password_of_the_key_only_if_the_key_is_encrypted() {
-        let directory = Directory::create();
+        let directory = AuthorityDirectory::create();
         let path = directory.0.join("client.pem");
         for (label, is_given) in [("ENCRYPTED PRIVATE KEY", true), ("PRIVATE KEY", false)] {
             let key = format!("-----BEGIN {label}-----\nAAAA\n-----END {label}-----\n");
@@ -637,7 +637,7 @@ mod tests {
     /// Seawall reads the file with the authorities of the system, but never the directory.
     #[test]
     fn an_authority_directory_is_reported_as_unread_only_without_an_authority_file() {
-        let directory = Directory::create();
+        let directory = AuthorityDirectory::create();
         // OpenSSL finds authorities only by hashed names.
         directory.write("authority.pem");
         assert_eq!(unread_directory(&directory.system(None)), None);
@@ -650,7 +650,7 @@ mod tests {
     /// Seawall reads authorities from files, but never from a directory.
     #[test]
     fn an_unread_authority_directory_is_reported_only_if_servers_are_verified() {
-        let directory = Directory::create();
+        let directory = AuthorityDirectory::create();
         directory.write("3513523f.0");
         for (verification, is_found) in [
             (Verification::Full, true),
@@ -665,7 +665,7 @@ mod tests {
     /// OpenSSL reads the authorities in the directories of `SSL_CERT_DIR`, but Seawall does not.
     #[test]
     fn a_directory_in_ssl_cert_dir_is_reported_as_unread_even_if_a_ca_file_was_read() {
-        let directory = Directory::create();
+        let directory = AuthorityDirectory::create();
         directory.write("ca.pem");
         let file = directory.0.join("ca.pem");
         let read = ServerTlsFiles {
@@ -687,7 +687,7 @@ mod tests {
         let uri = "mongodb://localhost/?tls=true";
         let deployment = DeploymentOptions::parse(uri, Duration::from_secs(10)).await;
         let deployment = deployment.unwrap();
-        let directory = Directory::create();
+        let directory = AuthorityDirectory::create();
         let read = || {
             let probe = || directory.system(None);
             let files = ServerTlsFiles::read_with(&deployment, None, probe);

@@ -49,7 +49,7 @@ pub enum TelemetryError {
 
 /// The destination of exported metrics, and the interval of the exports.
 #[derive(Debug)]
-pub(super) struct Destination {
+pub(super) struct ExportDestination {
     collector: Collector,
     interval: Duration,
     resource: Vec<(String, String)>,
@@ -60,7 +60,7 @@ pub(super) struct Destination {
 /// The running export. A change of the destination ends an export in flight.
 #[derive(Debug)]
 pub(super) struct RunningTelemetry {
-    destination: watch::Sender<Option<Arc<Destination>>>,
+    destination: watch::Sender<Option<Arc<ExportDestination>>>,
     /// When each TLS file of the destination expires.
     pub(super) expiries: watch::Sender<Vec<CertificateExpiry>>,
     /// The attribute `service.instance.id`: a random identifier of this process.
@@ -88,13 +88,14 @@ impl RunningTelemetry {
     pub(super) fn builder(
         &self,
         settings: config::Telemetry,
-    ) -> impl FnOnce() -> Result<Option<Arc<Destination>>, TelemetryError> + Send + use<> {
+    ) -> impl FnOnce() -> Result<Option<Arc<ExportDestination>>, TelemetryError> + Send + use<>
+    {
         let instance = self.instance.clone();
         move || destination(&settings, &instance)
     }
 
     /// Exports to another destination from now on; exports nothing if `destination` is `None`.
-    pub(super) fn replace(&self, destination: Option<Arc<Destination>>) {
+    pub(super) fn replace(&self, destination: Option<Arc<ExportDestination>>) {
         let expiries = expiries(destination.as_deref());
         log_replaced(&expiries, &self.expiries.borrow());
         self.expiries.send_replace(expiries);
@@ -121,7 +122,7 @@ impl RunningTelemetry {
     }
 }
 
-fn expiries(destination: Option<&Destination>) -> Vec<CertificateExpiry> {
+fn expiries(destination: Option<&ExportDestination>) -> Vec<CertificateExpiry> {
     let expiries = destination.map(|destination| destination.expiries.clone());
     expiries.unwrap_or_default()
 }
@@ -133,7 +134,10 @@ pub(crate) fn telemetry_problems(settings: &config::Settings) -> Option<String> 
     built.err().map(|error| error.to_string())
 }
 
-async fn run(mut destinations: watch::Receiver<Option<Arc<Destination>>>, exporter: Arc<Exporter>) {
+async fn run(
+    mut destinations: watch::Receiver<Option<Arc<ExportDestination>>>,
+    exporter: Arc<Exporter>,
+) {
     loop {
         let destination = destinations.borrow_and_update().clone();
         let changed = match destination {
@@ -149,7 +153,7 @@ async fn run(mut destinations: watch::Receiver<Option<Arc<Destination>>>, export
     }
 }
 
-impl Destination {
+impl ExportDestination {
     async fn export_regularly(&self, exporter: &Arc<Exporter>) -> std::convert::Infallible {
         let mut last = Outcome::Ok;
         let mut due = Instant::now() + self.interval;
@@ -231,7 +235,7 @@ fn to_log(last: Outcome, now: Outcome) -> Option<Logged> {
 fn destination(
     settings: &config::Telemetry,
     instance: &str,
-) -> Result<Option<Arc<Destination>>, TelemetryError> {
+) -> Result<Option<Arc<ExportDestination>>, TelemetryError> {
     if !settings.enabled {
         return Ok(None);
     }
@@ -254,7 +258,7 @@ fn destination(
         settings.timeout,
         tls.as_ref().map(ServerTls::config_for_http),
     )?;
-    Ok(Some(Arc::new(Destination {
+    Ok(Some(Arc::new(ExportDestination {
         collector,
         interval: settings.interval,
         resource: resource(settings, instance),

@@ -60,7 +60,7 @@ fn handed_over(settings: &config::Settings) -> String {
     format!(
         "{:?}",
         (
-            Parts::of(settings),
+            LiveSettings::of(settings),
             state,
             credentials.unwrap(),
             sections,
