@@ -10,20 +10,20 @@ use seawall_console::{Exit, control, print_line};
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Arguments {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<ConfigCommand>,
     #[command(flatten)]
     show: control::Show,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ConfigCommand {
     /// Print the JSON schema of the configuration file, for editors.
     Schema,
 }
 
 pub(super) async fn run(arguments: Arguments) -> Exit {
     match arguments.command {
-        Some(Command::Schema) => print_line(&format!("{:#}", json_schema())),
+        Some(ConfigCommand::Schema) => print_line(&format!("{:#}", json_schema())),
         None => control::config(arguments.show).await,
     }
 }

@@ -30,14 +30,14 @@ pub(super) struct Convert {
     /// Format of the file to write; without this option, a recording becomes a capture and a
     /// capture becomes a recording.
     #[arg(long = "to", value_enum)]
-    format: Option<Format>,
+    format: Option<ConvertedFormat>,
     #[command(flatten)]
     redact: Redact,
 }
 
 /// A format to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum ConvertedFormat {
     /// A capture of Seawall, in one part.
     Capture,
     /// A recording as MongoDB 6.0 writes it.
@@ -103,15 +103,15 @@ fn convert(arguments: &Convert) -> Result<Converted, ConvertError> {
     let is_capture = from.is_dir() || has_magic(from)?;
     let layout = match arguments.format {
         None if is_capture => Some(Layout::Addresses),
-        None | Some(Format::Capture) => None,
-        Some(Format::Recorder) => Some(Layout::Addresses),
-        Some(Format::RecorderSessions) => Some(Layout::Sessions),
-        Some(Format::RecorderEvents) => Some(Layout::Events),
+        None | Some(ConvertedFormat::Capture) => None,
+        Some(ConvertedFormat::Recorder) => Some(Layout::Addresses),
+        Some(ConvertedFormat::RecorderSessions) => Some(Layout::Sessions),
+        Some(ConvertedFormat::RecorderEvents) => Some(Layout::Events),
     };
     let redactor = arguments.redact.redactor()?;
-    let mut source: Box<dyn Source> = match is_capture {
+    let mut source: Box<dyn RecordSource> = match is_capture {
         true => Box::new(seawall_replay::Source::open(from)?),
-        false => Box::new(Recording::open(from)?),
+        false => Box::new(RecordingFile::open(from)?),
     };
     if let Some(redactor) = redactor {
         source = Box::new(Redacted::new(source, redactor)?);
@@ -122,7 +122,7 @@ fn convert(arguments: &Convert) -> Result<Converted, ConvertError> {
 /// Writes the converted file: a recording with this layout, or a capture if `layout` is `None`.
 fn write(
     destination: &Path,
-    source: &mut dyn Source,
+    source: &mut dyn RecordSource,
     layout: Option<Layout>,
 ) -> Result<Converted, ConvertError> {
     write_new(destination, |file| match layout {
@@ -133,7 +133,7 @@ fn write(
 
 /// The records of a capture, or of a recording (a file of mongod's traffic recorder) that is
 /// converted while it is read.
-trait Source {
+trait RecordSource {
     fn header(&self) -> &Header;
     /// The next record; `None` at the end.
     fn next_record(&mut self) -> Result<Option<Content>, ConvertError>;
@@ -144,7 +144,7 @@ trait Source {
 }
 
 fn to_capture(
-    source: &mut dyn Source,
+    source: &mut dyn RecordSource,
     destination: BufWriter<&File>,
 ) -> Result<Converted, ConvertError> {
     let mut writer = Writer::new(destination, source.header().clone())?;
@@ -178,7 +178,7 @@ fn to_capture(
 }
 
 fn to_recording(
-    source: &mut dyn Source,
+    source: &mut dyn RecordSource,
     layout: Layout,
     destination: BufWriter<&File>,
 ) -> Result<Converted, ConvertError> {
@@ -203,7 +203,7 @@ fn to_recording(
 /// Passes each record to `take`. Returns the error that prevented reading the rest of the input;
 /// `None` if the input was read to its end.
 fn each_record(
-    source: &mut dyn Source,
+    source: &mut dyn RecordSource,
     mut take: impl FnMut(Content) -> Result<(), ConvertError>,
 ) -> Result<Option<ConvertError>, ConvertError> {
     loop {
@@ -217,7 +217,7 @@ fn each_record(
 
 /// A source whose values are replaced by pseudonyms.
 struct Redacted {
-    source: Box<dyn Source>,
+    source: Box<dyn RecordSource>,
     header: Header,
     records: Records,
     /// The redacted records that `next_record` has not returned yet.
@@ -225,7 +225,7 @@ struct Redacted {
 }
 
 impl Redacted {
-    fn new(source: Box<dyn Source>, redactor: Redactor) -> Result<Self, ConvertError> {
+    fn new(source: Box<dyn RecordSource>, redactor: Redactor) -> Result<Self, ConvertError> {
         let mut header = source.header().clone();
         if header.redaction() != Redaction::None {
             return Err(ConvertError::RedactedAlready);
@@ -241,7 +241,7 @@ impl Redacted {
     }
 }
 
-impl Source for Redacted {
+impl RecordSource for Redacted {
     fn header(&self) -> &Header {
         &self.header
     }
@@ -266,12 +266,12 @@ impl Source for Redacted {
 }
 
 /// A file of mongod's traffic recorder.
-struct Recording {
+struct RecordingFile {
     path: PathBuf,
     records: recorder::Recording<BufReader<File>>,
 }
 
-impl Recording {
+impl RecordingFile {
     fn open(path: &Path) -> Result<Self, ConvertError> {
         let records = recorder::Recording::new(BufReader::new(open(path)?));
         Ok(Self {
@@ -281,7 +281,7 @@ impl Recording {
     }
 }
 
-impl Source for Recording {
+impl RecordSource for RecordingFile {
     fn header(&self) -> &Header {
         self.records.header()
     }
@@ -309,7 +309,7 @@ impl Source for Recording {
     }
 }
 
-impl Source for seawall_replay::Source {
+impl RecordSource for seawall_replay::Source {
     fn header(&self) -> &Header {
         self.header()
     }
@@ -353,12 +353,12 @@ mod tests {
 
     /// A source without records. When it is read, it checks that no file has the name of the
     /// converted file yet.
-    struct Unread {
+    struct UnreadSource {
         header: Header,
         destination: PathBuf,
     }
 
-    impl Source for Unread {
+    impl RecordSource for UnreadSource {
         fn header(&self) -> &Header {
             &self.header
         }
@@ -382,7 +382,7 @@ mod tests {
     fn a_converted_file_gets_its_name_when_it_is_complete() {
         let name = format!("seawall-convert-{}", process::id());
         let destination = env::temp_dir().join(name);
-        let mut source = Unread {
+        let mut source = UnreadSource {
             header: Header::default(),
             destination: destination.clone(),
         };

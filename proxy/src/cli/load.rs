@@ -54,8 +54,8 @@ struct Common {
     #[arg(long, default_value = "find=1")]
     mix: Mix,
     /// Format of the final report.
-    #[arg(long, value_enum, default_value_t = Format::Text)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
+    format: ReportFormat,
     /// Do not print progress on standard error.
     #[arg(long)]
     quiet: bool,
@@ -109,7 +109,7 @@ pub(super) struct Steady {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum ReportFormat {
     Text,
     Json,
 }
@@ -190,8 +190,8 @@ pub(super) async fn run(load: Load) -> Exit {
 
 fn print_report(report: &Report, common: &Common) -> Exit {
     let printed = match common.format {
-        Format::Text => print_line(&report.to_string()),
-        Format::Json => match serde_json::to_string(report) {
+        ReportFormat::Text => print_line(&report.to_string()),
+        ReportFormat::Json => match serde_json::to_string(report) {
             Ok(text) => print_line(&text),
             Err(error) => return complain(&error.to_string(), Exit::Internal),
         },
@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Arguments {
+    struct CommonArguments {
         #[command(flatten)]
         common: Common,
     }
@@ -229,7 +229,7 @@ mod tests {
                 let objective = format!("{option}={value}");
                 let line = ["load", "mongodb://localhost/", &objective];
                 assert_eq!(
-                    Arguments::try_parse_from(line).is_ok(),
+                    CommonArguments::try_parse_from(line).is_ok(),
                     is_accepted,
                     "{objective}"
                 );

@@ -158,8 +158,8 @@ const INTERRUPTED: &str = "interrupted";
 impl Arguments {
     /// Opens the file for the results. Called before the replay, so that no results are lost if the
     /// file cannot be opened.
-    fn output(&self) -> Result<Option<Output<'_>>, String> {
-        self.output.as_deref().map(Output::open).transpose()
+    fn output(&self) -> Result<Option<ResultsFile<'_>>, String> {
+        self.output.as_deref().map(ResultsFile::open).transpose()
     }
 
     fn choice(&self) -> Choice {
@@ -180,7 +180,7 @@ impl Arguments {
 
 /// Writes and prints the results. The exit status is 0 only if the replay ended normally and the
 /// capture was read to its end.
-fn finish(report: &Report, output: Option<Output<'_>>) -> Exit {
+fn finish(report: &Report, output: Option<ResultsFile<'_>>) -> Exit {
     let written = output.map_or(Ok(()), |output| output.write(report));
     let printed = print_line(replays::summary(report).trim_end());
     if let Err(message) = written {
@@ -198,14 +198,14 @@ fn finish(report: &Report, output: Option<Output<'_>>) -> Exit {
 }
 
 /// The file for the results.
-struct Output<'a> {
+struct ResultsFile<'a> {
     path: &'a Path,
     file: File,
     /// True if the file did not exist before.
     is_new: bool,
 }
 
-impl<'a> Output<'a> {
+impl<'a> ResultsFile<'a> {
     /// Opens the file. The file keeps its content until there are results.
     fn open(path: &'a Path) -> Result<Self, String> {
         let mut options = File::options();

@@ -14,7 +14,7 @@ use mongodb::{
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{
-    Failure,
+    DemoError,
     deployment::{Deployment, ServerCounts},
     traffic::{DATABASE, ORDERS},
 };
@@ -37,7 +37,7 @@ pub(super) struct Burst {
 pub(super) async fn measure(
     deployment: &Deployment,
     options: &ClientOptions,
-) -> Result<Burst, Failure> {
+) -> Result<Burst, DemoError> {
     let before = deployment.counts().await?;
     let began = Instant::now();
     // If a client fails, this function returns and drops the set, which aborts the other tasks.
@@ -56,7 +56,7 @@ pub(super) async fn measure(
     })
 }
 
-async fn run_short_lived_clients(options: ClientOptions) -> Result<(), Failure> {
+async fn run_short_lived_clients(options: ClientOptions) -> Result<(), DemoError> {
     for number in 0..CLIENTS_EACH {
         let client = Client::with_options(options.clone())?;
         let orders = client.database(DATABASE).collection::<Document>(ORDERS);

@@ -10,7 +10,7 @@ use mongodb::{
 };
 use rand::{TryRng as _, rngs::SysRng};
 
-use super::{Failure, traffic::DATABASE};
+use super::{DemoError, traffic::DATABASE};
 use seawall_console::say;
 use seawall_mongod::{
     Member, Mongod, Options, ReplicaSetSettings, create_first_user, initiate_replica_set,
@@ -71,7 +71,7 @@ impl ServerCounts {
 }
 
 impl Deployment {
-    pub(super) async fn start(program: &Path) -> Result<Self, Failure> {
+    pub(super) async fn start(program: &Path) -> Result<Self, DemoError> {
         say("Starting mongod as a replica set of one member, with access control ...");
         let options = Options {
             replica_set: Some(SET.to_owned()),
@@ -120,14 +120,14 @@ impl Deployment {
     }
 
     /// Options for a client that logs in as [`USER`] and bypasses Seawall.
-    pub(super) async fn user_options(&self) -> Result<ClientOptions, Failure> {
+    pub(super) async fn user_options(&self) -> Result<ClientOptions, DemoError> {
         let mut options = ClientOptions::parse(self.uri()).await?;
         options.credential = Some(self.user());
         Ok(options)
     }
 
     /// Reads the mongod's counters.
-    pub(super) async fn counts(&self) -> Result<ServerCounts, Failure> {
+    pub(super) async fn counts(&self) -> Result<ServerCounts, DemoError> {
         let command = doc! { "serverStatus": 1 };
         let status = self.root.database("admin").run_command(command).await?;
         Ok(ServerCounts::of(&status))

@@ -40,7 +40,7 @@ pub(super) struct Arguments {
 
 /// The reason why the demonstration failed.
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum DemoError {
     #[error("could not start the mongod of the demonstration")]
     Mongod(#[from] seawall_mongod::Error),
     #[error("the demonstration's settings are invalid: {0}")]
@@ -57,7 +57,7 @@ enum Failure {
     Task(#[from] tokio::task::JoinError),
 }
 
-impl Failure {
+impl DemoError {
     fn exit(&self) -> Exit {
         match self {
             Self::Mongod(_) => Exit::Unavailable,
@@ -96,7 +96,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     }
 }
 
-async fn demonstrate(once: bool) -> Result<Exit, Failure> {
+async fn demonstrate(once: bool) -> Result<Exit, DemoError> {
     let program = find_mongod().await?;
     // Variables are dropped in the reverse order of their declaration, so Seawall stops before the
     // mongod.
@@ -139,7 +139,7 @@ async fn demonstrate(once: bool) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-async fn find_mongod() -> Result<PathBuf, Failure> {
+async fn find_mongod() -> Result<PathBuf, DemoError> {
     let mut reported_bytes = None;
     let path = find_or_fetch(|progress| match progress {
         Progress::Found { path } => say(&format!("Using {}.", path.display())),
@@ -163,17 +163,17 @@ async fn find_mongod() -> Result<PathBuf, Failure> {
     Ok(path.await?)
 }
 
-async fn start_seawall(deployment: &Deployment) -> Result<App, Failure> {
+async fn start_seawall(deployment: &Deployment) -> Result<App, DemoError> {
     let toml = format!(
         "deployment.uri = {:?}\nlisten.address = \"127.0.0.1:0\"\nadmin.address = \"127.0.0.1:0\"\n",
         deployment.uri()
     );
-    let loaded = Loaded::from_toml(&toml).map_err(Failure::Settings)?;
-    let app = App::start(loaded).await.map_err(Failure::Start)?;
+    let loaded = Loaded::from_toml(&toml).map_err(DemoError::Settings)?;
+    let app = App::start(loaded).await.map_err(DemoError::Start)?;
     let mut topology = app.topology().subscribe();
     let is_seen = topology.wait_for(|snapshot| snapshot.description.is_available());
     if !matches!(timeout(SEEN_LIMIT, is_seen).await, Ok(Ok(_))) {
-        return Err(Failure::NotSeen(SEEN_LIMIT));
+        return Err(DemoError::NotSeen(SEEN_LIMIT));
     }
     say(&format!(
         "Seawall listens on {}; all its settings except addresses have their default values.",
@@ -189,7 +189,7 @@ fn address_of(app: &App) -> &str {
         .map_or("nowhere", String::as_str)
 }
 
-async fn client_options(app: &App, deployment: &Deployment) -> Result<ClientOptions, Failure> {
+async fn client_options(app: &App, deployment: &Deployment) -> Result<ClientOptions, DemoError> {
     let mut options = ClientOptions::parse(format!("mongodb://{}/", address_of(app))).await?;
     options.credential = Some(deployment.user());
     options.app_name = Some("seawall-demo".to_owned());

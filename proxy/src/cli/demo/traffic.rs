@@ -11,7 +11,7 @@ use mongodb::{
 };
 use tokio::{time::interval, try_join};
 
-use super::Failure;
+use super::DemoError;
 use seawall_locks::Mutex;
 
 /// The database that the demonstration works in.
@@ -48,7 +48,7 @@ pub(super) fn counted(options: &ClientOptions, sent: &Arc<SentCommands>) -> Clie
 
 /// Runs each kind of operation of the demonstration through one client. The client is shut down at
 /// the end, so that it ends its sessions.
-pub(super) async fn drive(options: ClientOptions) -> Result<(), Failure> {
+pub(super) async fn drive(options: ClientOptions) -> Result<(), DemoError> {
     let client = Client::with_options(options)?;
     let orders = client.database(DATABASE).collection::<Document>(ORDERS);
     write(&orders).await?;
@@ -63,7 +63,7 @@ pub(super) async fn drive(options: ClientOptions) -> Result<(), Failure> {
 
 /// Generates light traffic of two applications until the future is dropped, so that the dashboard
 /// and `seawall top` have something to show.
-pub(super) async fn keep_going(options: &ClientOptions) -> Result<(), Failure> {
+pub(super) async fn keep_going(options: &ClientOptions) -> Result<(), DemoError> {
     let [web, jobs] = ["shop-web", "shop-jobs"].map(|application| {
         let mut options = options.clone();
         options.app_name = Some(application.to_owned());
@@ -76,7 +76,7 @@ pub(super) async fn keep_going(options: &ClientOptions) -> Result<(), Failure> {
 
 /// The operations of the shop's customers. Each call of this function runs about 22 operations per
 /// second.
-async fn visit(client: &Client) -> Result<(), Failure> {
+async fn visit(client: &Client) -> Result<(), DemoError> {
     let orders = client.database(DATABASE).collection::<Document>(ORDERS);
     let mut due = interval(Duration::from_millis(100));
     for number in (0..ORDER_COUNT - 10).cycle() {
@@ -95,7 +95,7 @@ async fn visit(client: &Client) -> Result<(), Failure> {
 
 /// The operations of a job: every two seconds, the job aggregates the orders and then reads all of
 /// them.
-async fn work(client: &Client) -> Result<(), Failure> {
+async fn work(client: &Client) -> Result<(), DemoError> {
     let orders = client.database(DATABASE).collection::<Document>(ORDERS);
     let mut due = interval(Duration::from_secs(2));
     loop {
@@ -106,7 +106,7 @@ async fn work(client: &Client) -> Result<(), Failure> {
     }
 }
 
-async fn write(orders: &Collection<Document>) -> Result<(), Failure> {
+async fn write(orders: &Collection<Document>) -> Result<(), DemoError> {
     let documents = (0..ORDER_COUNT).map(|number| {
         doc! {
             "_id": number,
@@ -136,7 +136,7 @@ async fn write(orders: &Collection<Document>) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn read(orders: &Collection<Document>) -> Result<(), Failure> {
+async fn read(orders: &Collection<Document>) -> Result<(), DemoError> {
     for number in 0..200 {
         orders.find_one(doc! { "_id": number }).await?;
     }
@@ -151,11 +151,11 @@ async fn read(orders: &Collection<Document>) -> Result<(), Failure> {
     if found == expected {
         Ok(())
     } else {
-        Err(Failure::CursorCutShort { expected, found })
+        Err(DemoError::CursorCutShort { expected, found })
     }
 }
 
-async fn aggregate(orders: &Collection<Document>) -> Result<(), Failure> {
+async fn aggregate(orders: &Collection<Document>) -> Result<(), DemoError> {
     for least in 0..20 {
         let by_customer = [
             doc! { "$match": { "customer": { "$gte": least } } },
@@ -171,7 +171,7 @@ async fn aggregate(orders: &Collection<Document>) -> Result<(), Failure> {
 }
 
 /// The payment of one order: two writes in two collections, in one transaction.
-async fn transact(client: &Client, number: i32) -> Result<(), Failure> {
+async fn transact(client: &Client, number: i32) -> Result<(), DemoError> {
     let database = client.database(DATABASE);
     let mut session = client.start_session().await?;
     session.start_transaction().await?;

@@ -39,14 +39,14 @@ const MAX_WAITING_LINES: usize = 8_192;
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 type Filtered = Layered<reload::Layer<EnvFilter, Registry>, Registry>;
-type Format = Box<dyn Layer<Filtered> + Send + Sync>;
+type FormatLayer = Box<dyn Layer<Filtered> + Send + Sync>;
 
 /// Changes the log's level and format.
 pub(super) struct LogControl {
     /// The filter in the environment variable, which overrides the configured level.
     variable: Option<String>,
     filter: reload::Handle<EnvFilter, Registry>,
-    format: reload::Handle<Format, Filtered>,
+    format: reload::Handle<FormatLayer, Filtered>,
     writer: NonBlocking,
 }
 
@@ -153,7 +153,7 @@ fn filter(log: &Log, variable: Option<&str>) -> EnvFilter {
     }
 }
 
-fn format(log: &Log, writer: &NonBlocking) -> Format {
+fn format(log: &Log, writer: &NonBlocking) -> FormatLayer {
     let layer = fmt::layer().with_writer(writer.clone());
     match log.format {
         LogFormat::Json => layer.json().map_event_format(EscapedJson).boxed(),

@@ -33,13 +33,13 @@ const RETRY_AFTER: Duration = Duration::from_secs(30);
 pub(super) struct Reloader {
     app: Arc<App>,
     log: LogControl,
-    files: Files,
-    watch: Watch<Read>,
+    files: ConfigurationReader,
+    watch: FileWatch<ReadConfiguration>,
 }
 
 /// Decides if the contents of the configuration files, which a check has just read, must be loaded
 /// now.
-struct Watch<T> {
+struct FileWatch<T> {
     /// The contents that the last reload read. Before the first reload: the contents that Seawall
     /// read when it started.
     attempted: T,
@@ -52,7 +52,7 @@ struct Watch<T> {
     has_failed: bool,
 }
 
-impl<T: Clone + PartialEq> Watch<T> {
+impl<T: Clone + PartialEq> FileWatch<T> {
     fn new(read: T) -> Self {
         Self {
             attempted: read.clone(),
@@ -84,7 +84,7 @@ impl<T: Clone + PartialEq> Watch<T> {
 /// The configuration with the contents of all files that it names, including the files that the
 /// connection string names.
 #[derive(Clone, PartialEq)]
-struct Read {
+struct ReadConfiguration {
     loaded: Result<Loaded, Problems>,
     /// The TLS files for connections to servers. `None` if TLS is off, or if `loaded` is an error.
     server_tls: Result<Option<ServerTlsFiles>, String>,
@@ -92,17 +92,17 @@ struct Read {
 
 /// Reads the files of the configuration in a thread of its own, so that a file system that hangs
 /// delays only reloads.
-struct Files {
+struct ConfigurationReader {
     sources: Sources,
     thread: LimitedThread,
 }
 
-impl Files {
+impl ConfigurationReader {
     /// Reads the configuration and the files that it names.
     ///
     /// # Errors
     /// A text that describes the problem.
-    async fn read(&mut self, app: &Arc<App>) -> Result<Read, String> {
+    async fn read(&mut self, app: &Arc<App>) -> Result<ReadConfiguration, String> {
         let (app, sources) = (Arc::clone(app), self.sources.clone());
         let read = self.thread.run(move || {
             let loaded = load_with_values(&sources);
@@ -110,7 +110,7 @@ impl Files {
                 .as_ref()
                 .map(|loaded| server_tls(&app, &loaded.settings));
             let server_tls = server_tls.unwrap_or(Ok(None));
-            Read { loaded, server_tls }
+            ReadConfiguration { loaded, server_tls }
         });
         let read = read.await;
         read.map_err(|error| format!("cannot read the configuration: {error}"))
@@ -139,18 +139,18 @@ fn server_tls(app: &App, settings: &Settings) -> Result<Option<ServerTlsFiles>, 
 impl Reloader {
     /// `loaded` is the configuration with which Seawall has started.
     pub(super) fn new(app: Arc<App>, sources: Sources, loaded: Loaded, log: LogControl) -> Self {
-        let read = Read {
+        let read = ReadConfiguration {
             loaded: Ok(loaded),
             server_tls: Ok(app.server_tls_in_use()),
         };
         Self {
             app,
             log,
-            files: Files {
+            files: ConfigurationReader {
                 sources,
                 thread: LimitedThread::default(),
             },
-            watch: Watch::new(read),
+            watch: FileWatch::new(read),
         }
     }
 
@@ -198,7 +198,7 @@ impl Reloader {
         }
     }
 
-    async fn reload_from(&mut self, read: Read) -> api::Reload {
+    async fn reload_from(&mut self, read: ReadConfiguration) -> api::Reload {
         notify_reloading();
         let reload = self.evaluate(&read, false).await;
         let may_work_later = read.loaded.is_ok() && !reload.problems.is_empty();
@@ -209,7 +209,7 @@ impl Reloader {
         reload
     }
 
-    async fn evaluate(&mut self, read: &Read, is_dry_run: bool) -> api::Reload {
+    async fn evaluate(&mut self, read: &ReadConfiguration, is_dry_run: bool) -> api::Reload {
         let result = match &read.loaded {
             Ok(loaded) => {
                 let applied = self.apply(loaded, read.server_tls.clone(), is_dry_run);
@@ -244,7 +244,7 @@ impl Reloader {
     }
 
     /// Reads the configuration and the files that it names, such as the certificate. Reloads if
-    /// `Watch::record_read` returns true: two checks in a row have read the same contents, and
+    /// `FileWatch::record_read` returns true: two checks in a row have read the same contents, and
     /// these have changed since the last reload or must be tried again.
     async fn check_files(&mut self) {
         // If an earlier read still hangs, skip this check. The call that started the read has
@@ -306,7 +306,7 @@ mod tests {
     /// the files. Returns the contents that must be reloaded, and treats each of them as reloaded
     /// before the next check.
     fn due(checks: &[&'static str]) -> Vec<&'static str> {
-        let mut watch = Watch::new("start");
+        let mut watch = FileWatch::new("start");
         let mut due = Vec::new();
         for &read in checks {
             if watch.record_read(&read, Instant::now()) {
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn file_contents_that_a_reload_refused_are_tried_again_when_retry_at_is_reached() {
-        let (mut watch, now) = (Watch::new("start"), Instant::now());
+        let (mut watch, now) = (FileWatch::new("start"), Instant::now());
         watch.attempted = "a";
         watch.retry_at = Some(now + RETRY_AFTER);
         let late = now + RETRY_AFTER;
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn consecutive_failed_checks_are_reported_once() {
-        let mut watch = Watch::new("start");
+        let mut watch = FileWatch::new("start");
         assert!(watch.record_failure());
         assert!(!watch.record_failure());
         watch.record_read(&"start", Instant::now());
