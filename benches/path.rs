@@ -10,7 +10,7 @@ use bson::{Document, doc};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use seawall::{
     observe::Observer,
-    pool::{Concurrency, Demand, Limits, ServerPool},
+    pool::{Concurrency, Demand, PoolLimits, ServerPool},
 };
 use seawall_auth::{
     ClientConversation, ClientFirst, Identity, Mechanism, NonceSource, ServerConversation,
@@ -232,7 +232,7 @@ fn pool(c: &mut Criterion) {
         None,
     )
     .expect("the settings are valid");
-    let limits = Limits {
+    let limits = PoolLimits {
         max_pool_size: 32,
         min_pool_size: 0,
         max_server_connections: 32,

@@ -11,7 +11,7 @@ use allocation_counter::{AllocationInfo, measure};
 use bson::{Document, doc};
 use seawall::{
     observe::{Observer, ObserverSettings, outcome_of},
-    pool::{Concurrency, Demand, Limits, ServerPool},
+    pool::{Concurrency, Demand, PoolLimits, ServerPool},
 };
 use seawall_auth::{Identity, NonceSource};
 use seawall_command::{Command, CommandBytes, ReplyFacts, ReplyForm};
@@ -122,7 +122,7 @@ fn recording_the_statistics_of_an_operation_allocates_nothing_if_its_shape_is_kn
 #[test]
 fn checkout_of_an_available_connection_and_its_checkin_allocate_nothing() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let limits = Limits {
+    let limits = PoolLimits {
         max_pool_size: 1,
         min_pool_size: 0,
         max_server_connections: 1,

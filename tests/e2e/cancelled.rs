@@ -12,7 +12,7 @@ use std::{
 };
 
 use bson::{Document, doc};
-use seawall::{client::Peer, pool::Snapshot};
+use seawall::{client::Peer, pool::PoolSnapshot};
 use seawall_tests::{
     eventually::eventually,
     mongod::{self, NewUser, Standalone, shared_replica_set, unique_name},
@@ -185,7 +185,7 @@ impl OneConnection {
         }
     }
 
-    fn pool(&self) -> Snapshot {
+    fn pool(&self) -> PoolSnapshot {
         self.seawall.app.topology().snapshot().pools[0].snapshot()
     }
 
@@ -204,7 +204,7 @@ impl OneConnection {
         waiter: &mut RawClient,
     ) -> (Result<(), RawError>, Result<(), RawError>) {
         let has_ended = Cell::new(false);
-        let until = async |is_reached: fn(&Snapshot) -> bool| {
+        let until = async |is_reached: fn(&PoolSnapshot) -> bool| {
             let attempt = || ready(has_ended.get() || is_reached(&self.pool()));
             let reached = eventually(LIMIT, attempt).await;
             reached.expect("one find gets the connection, and the other one waits");

@@ -12,7 +12,7 @@ use crate::{
         ClientRow, Namespace, NamespaceSums, ServerSums, ShapeRow, ShapeSums, SlowOperation,
         code_name,
     },
-    pool::{ConcurrencySnapshot, Snapshot},
+    pool::{ConcurrencySnapshot, PoolSnapshot},
     topology::TopologyDescription,
 };
 use seawall_api::{Sort, millis};
@@ -343,7 +343,7 @@ fn cursors(sums: &ShapeSums, detail: Detail) -> seawall_api::Cursors {
     }
 }
 
-pub(super) fn pool(address: &ServerAddress, pool: &Snapshot) -> seawall_api::Pool {
+pub(super) fn pool(address: &ServerAddress, pool: &PoolSnapshot) -> seawall_api::Pool {
     let users = pool.users.iter().map(|user| seawall_api::PoolUser {
         available: whole(user.available),
         in_use: whole(user.in_use),

@@ -408,7 +408,7 @@ async fn status(State(state): State<Arc<AdminState>>) -> Result<Response, Refuse
 fn status_of(state: &AdminState) -> seawall_api::Status {
     let snapshot = state.topology.snapshot();
     let pools: Vec<_> = snapshot.pools.iter().map(|pool| pool.snapshot()).collect();
-    let sum = |part: fn(&pool::Snapshot) -> usize| json::whole(pools.iter().map(part).sum());
+    let sum = |part: fn(&pool::PoolSnapshot) -> usize| json::whole(pools.iter().map(part).sum());
     let namespaces = state.exporter.namespaces();
     let operations = namespaces.iter().flat_map(|(_, sums)| sums.outcomes);
     let uptime = state.started_at.elapsed();

@@ -28,7 +28,7 @@ use super::*;
 use crate::{
     captures::CaptureState,
     observe::{MemoryLog, Observer, outcome_of},
-    pool::{ConcurrencySnapshot, Snapshot, UserSnapshot, tests::limits},
+    pool::{ConcurrencySnapshot, PoolSnapshot, UserSnapshot, tests::limits},
     pulse,
     service_account::ServiceAccount,
     topology::{TopologyDescription, TopologyType},
@@ -490,7 +490,7 @@ fn part_described(name: &str, part: impl Serialize) -> String {
     described(name, &serde_json::to_string(&part).unwrap())
 }
 
-fn pool() -> Snapshot {
+fn pool() -> PoolSnapshot {
     let user = UserSnapshot {
         name: "u".to_owned(),
         source: "admin".to_owned(),
@@ -509,7 +509,7 @@ fn pool() -> Snapshot {
         waiting: 4,
         reason: Some(Reason::Trying),
     };
-    Snapshot {
+    PoolSnapshot {
         state: "ready",
         pending: 1,
         available: 2,

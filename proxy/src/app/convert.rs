@@ -180,7 +180,7 @@ pub(super) fn topology_settings(settings: &config::Settings) -> topology::Topolo
     topology::TopologySettings {
         local_threshold: settings.deployment.local_threshold,
         heartbeat_frequency: settings.deployment.heartbeat_frequency,
-        pool: pool::Limits {
+        pool: pool::PoolLimits {
             max_pool_size: pool.max_pool_size.get(),
             min_pool_size: pool.min_pool_size,
             max_server_connections: pool.max_server_connections.get(),

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{client::Shared, observe, pool::Snapshot};
+use crate::{client::Shared, observe, pool::PoolSnapshot};
 use seawall_stats::{Gauge, Gauges, Traffic, float, float_usize};
 
 /// Interval, in seconds, at which descriptors are counted one by one if the operating system does
@@ -104,8 +104,8 @@ impl GaugeReader {
 }
 
 /// Records the sums over all pools.
-fn record_pools(gauges: &mut Gauges, pools: &[Snapshot]) {
-    let sum = |part: fn(&Snapshot) -> usize| float_usize(pools.iter().map(part).sum());
+fn record_pools(gauges: &mut Gauges, pools: &[PoolSnapshot]) {
+    let sum = |part: fn(&PoolSnapshot) -> usize| float_usize(pools.iter().map(part).sum());
     for (gauge, value) in [
         (Gauge::ServerConnectionsAvailable, sum(|p| p.available)),
         (Gauge::ServerConnectionsInUse, sum(|p| p.in_use)),
@@ -129,8 +129,8 @@ mod tests {
     use super::*;
     use crate::pool::ConcurrencySnapshot;
 
-    fn pool(in_use: usize, limit: Option<u32>) -> Snapshot {
-        Snapshot {
+    fn pool(in_use: usize, limit: Option<u32>) -> PoolSnapshot {
+        PoolSnapshot {
             state: "ready",
             pending: 1,
             available: 2,

@@ -92,7 +92,7 @@ enum EndError {
 
 /// A read to be ended, identified by the id that the server gave to the read's connection.
 #[derive(Debug)]
-struct Read {
+struct AbandonedRead {
     connection: i64,
     /// The pool's generation when the connection was established. A new server process at the same
     /// address assigns the same ids again, so an id is valid only together with its generation.
@@ -100,7 +100,7 @@ struct Read {
     request: Weak<Notify>,
 }
 
-impl Read {
+impl AbandonedRead {
     fn with_request(connection: i64, generation: Generation) -> (Self, EndRequest) {
         let request = Arc::default();
         let read = Self {
@@ -124,22 +124,22 @@ impl Read {
 
 /// The reads of one user that are to be ended at one server.
 #[derive(Debug)]
-struct Batch {
+struct KillOpBatch {
     identity: Arc<Identity>,
     since: Instant,
-    reads: Vec<Read>,
+    reads: Vec<AbandonedRead>,
 }
 
-impl Batch {
+impl KillOpBatch {
     /// Drops withdrawn requests. Returns true if any request is left.
     fn retain_wanted(&mut self) -> bool {
-        self.reads.retain(Read::is_wanted);
+        self.reads.retain(AbandonedRead::is_wanted);
         !self.reads.is_empty()
     }
 
     /// Removes and refuses the reads whose generation is not `generation`.
     fn refuse_others(&mut self, generation: Generation) {
-        let is_other = |read: &mut Read| read.generation != generation;
+        let is_other = |read: &mut AbandonedRead| read.generation != generation;
         let others = self.reads.extract_if(.., is_other);
         others.for_each(|read| read.refuse());
     }
@@ -156,7 +156,7 @@ pub(super) struct EndQueue {
 
 #[derive(Debug, Default)]
 struct EndQueueState {
-    batches: HashMap<IdentityId, Batch>,
+    batches: HashMap<IdentityId, KillOpBatch>,
     is_running: bool,
     is_closed: bool,
 }
@@ -164,20 +164,20 @@ struct EndQueueState {
 impl EndQueue {
     /// Queues a read, or refuses it if the queue is closed. Returns true if the caller must start
     /// the worker that ends the queued reads.
-    fn push(&self, identity: &Arc<Identity>, read: Read) -> bool {
+    fn push(&self, identity: &Arc<Identity>, read: AbandonedRead) -> bool {
         let mut state = self.state.lock();
         if state.is_closed {
             read.refuse();
             return false;
         }
         let batch = state.batches.entry(identity.id());
-        let batch = batch.or_insert_with(|| Batch {
+        let batch = batch.or_insert_with(|| KillOpBatch {
             identity: Arc::clone(identity),
             since: Instant::now(),
             reads: Vec::new(),
         });
         if batch.reads.len() == batch.reads.capacity() {
-            batch.reads.retain(Read::is_wanted);
+            batch.reads.retain(AbandonedRead::is_wanted);
         }
         batch.reads.push(read);
         self.pushed.notify_one();
@@ -186,7 +186,7 @@ impl EndQueue {
 
     /// Removes and returns the next batch: the batch of user `first` if there is one, otherwise the
     /// oldest batch. `None` if there is no batch.
-    fn next(&self, first: Option<IdentityId>) -> Option<Batch> {
+    fn next(&self, first: Option<IdentityId>) -> Option<KillOpBatch> {
         let batches = &mut self.state.lock().batches;
         let oldest = batches.iter().min_by_key(|(_, batch)| batch.since);
         let oldest = oldest.map(|(user, _)| *user)?;
@@ -226,7 +226,7 @@ impl EndQueue {
 
 /// The extra connection (the connection on which Seawall sends `killOp`) while it is unused.
 /// Seawall keeps it for the next batch of the same user.
-struct Kept {
+struct ExtraConnection {
     user: IdentityId,
     connection: Connection,
 }
@@ -235,7 +235,7 @@ struct Kept {
 /// most [`KEPT_FOR`] longer.
 struct KillOpWorker<'a> {
     pool: &'a ServerPool,
-    kept: Option<Kept>,
+    kept: Option<ExtraConnection>,
     next_login: Instant,
 }
 
@@ -248,7 +248,7 @@ impl ServerPool {
         generation: Generation,
         server_connection_id: i64,
     ) -> EndRequest {
-        let (read, request) = Read::with_request(server_connection_id, generation);
+        let (read, request) = AbandonedRead::with_request(server_connection_id, generation);
         if self.end_queue.push(identity, read) {
             self.runtime.spawn(Arc::clone(self).end_reads());
         }
@@ -285,7 +285,7 @@ impl KillOpWorker<'_> {
             .map(|kept| kept.user)
     }
 
-    async fn end(&mut self, mut batch: Batch) -> Result<(), EndError> {
+    async fn end(&mut self, mut batch: KillOpBatch) -> Result<(), EndError> {
         if !batch.retain_wanted() {
             return Ok(());
         }
@@ -308,7 +308,7 @@ impl KillOpWorker<'_> {
         }
         let mut connection = self.log_in(&batch.identity).await?;
         self.end_on(&mut connection, &mut batch).await?;
-        self.kept = Some(Kept { user, connection });
+        self.kept = Some(ExtraConnection { user, connection });
         Ok(())
     }
 
@@ -346,7 +346,11 @@ impl KillOpWorker<'_> {
         Ok(connection)
     }
 
-    async fn end_on(&self, connection: &mut Connection, batch: &mut Batch) -> Result<(), EndError> {
+    async fn end_on(
+        &self,
+        connection: &mut Connection,
+        batch: &mut KillOpBatch,
+    ) -> Result<(), EndError> {
         batch.refuse_others(connection.generation);
         if batch.reads.is_empty() {
             return Ok(());
@@ -355,7 +359,7 @@ impl KillOpWorker<'_> {
             let mut reads = batch.reads.iter().filter(|r| r.connection == read);
             // The operation is killed only while the request to end it exists. As long as the
             // request exists, the connection runs the abandoned read and no later operation.
-            if reads.any(Read::is_wanted) {
+            if reads.any(AbandonedRead::is_wanted) {
                 let kill = rawdoc! { "killOp": 1, "op": operation, "$db": "admin" };
                 let reply = run(connection, &kill).await?;
                 // A server refuses the `killOp` of an ordinary user if the operation has ended.
@@ -380,7 +384,7 @@ async fn run(
 /// Returns the operations that run on a batch's connections, each with the id of its connection.
 async fn running(
     connection: &mut Connection,
-    batch: &Batch,
+    batch: &KillOpBatch,
 ) -> Result<Vec<(i64, RawBson)>, EndError> {
     let mut ids = RawArrayBuf::new();
     batch
@@ -432,7 +436,7 @@ mod tests {
         identity: &Arc<Identity>,
         generation: Generation,
     ) -> (EndRequest, bool) {
-        let (read, request) = Read::with_request(1, generation);
+        let (read, request) = AbandonedRead::with_request(1, generation);
         let must_start = end_queue.push(identity, read);
         (request, must_start)
     }

@@ -120,12 +120,12 @@ fn error(code: i32) -> RawDocumentBuf {
 }
 
 /// One connection at the server. Dropping it records that the connection was closed.
-struct Accepted {
+struct LoggedConnection {
     id: usize,
     log: Arc<Mutex<Log>>,
 }
 
-impl Accepted {
+impl LoggedConnection {
     fn new(log: Arc<Mutex<Log>>) -> Self {
         log.lock().connections += 1;
         let id = log.lock().connections;
@@ -141,14 +141,14 @@ impl Accepted {
     }
 }
 
-impl Drop for Accepted {
+impl Drop for LoggedConnection {
     fn drop(&mut self) {
         self.log.lock().closed.push(self.id);
     }
 }
 
 /// A server, and a pool of connections to it.
-struct Scene {
+struct EndingScene {
     connector: Connector,
     observer: Observer,
     pool: Arc<ServerPool>,
@@ -156,12 +156,12 @@ struct Scene {
     _server: ScriptedServer,
 }
 
-impl Scene {
+impl EndingScene {
     async fn new() -> Self {
         let log = Arc::<Mutex<Log>>::default();
         let shared = Arc::clone(&log);
         let server = ScriptedServer::start(move || {
-            let accepted = Accepted::new(Arc::clone(&shared));
+            let accepted = LoggedConnection::new(Arc::clone(&shared));
             move |command: &RawDocument| accepted.respond(command)
         });
         let server = server.await;
@@ -214,7 +214,7 @@ fn advance_at_once(duration: Duration) {
 /// An *abandoned read* is a read whose client has disconnected. Seawall ends it with `killOp`.
 #[tokio::test(start_paused = true)]
 async fn abandoned_reads_of_one_user_are_killed_over_one_connection() {
-    let (scene, user) = (Scene::new().await, identity("u"));
+    let (scene, user) = (EndingScene::new().await, identity("u"));
     let _requests = [7, LONG].map(|connection| scene.end_read(&user, connection));
     let ended = [7, LONG].map(|connection| (1, operation_of(connection)));
     assert_eq!(scene.ended(2).await, ended);
@@ -224,7 +224,7 @@ async fn abandoned_reads_of_one_user_are_killed_over_one_connection() {
 /// user if the operation has ended.
 #[tokio::test(start_paused = true)]
 async fn a_read_that_ends_before_kill_op_arrives_is_not_counted_as_killed() {
-    let (scene, user) = (Scene::new().await, identity("u"));
+    let (scene, user) = (EndingScene::new().await, identity("u"));
     let _requests = [7, ENDED].map(|connection| scene.end_read(&user, connection));
     scene.ended(1).await;
     // Seawall sends the next request only after it has received the replies to both `killOp`.
@@ -240,7 +240,7 @@ async fn a_read_that_ends_before_kill_op_arrives_is_not_counted_as_killed() {
 /// if this connection is no longer logged in. A new connection logs in again.
 #[tokio::test(start_paused = true)]
 async fn the_connection_for_kill_op_is_closed_if_the_server_refuses_to_list_the_operations() {
-    let (scene, user) = (Scene::new().await, identity("u"));
+    let (scene, user) = (EndingScene::new().await, identity("u"));
     let _request = scene.end_read(&user, REFUSED);
     scene.eventually(|log| log.closed == [1]).await;
     assert_eq!(scene.log.lock().listed, [[REFUSED]]);
@@ -250,7 +250,7 @@ async fn the_connection_for_kill_op_is_closed_if_the_server_refuses_to_list_the_
 /// its last use.
 #[tokio::test(start_paused = true)]
 async fn the_connection_for_kill_op_is_reused_to_end_a_second_read_two_seconds_later() {
-    let (scene, user) = (Scene::new().await, identity("u"));
+    let (scene, user) = (EndingScene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
     advance(LOGIN_INTERVAL * 2).await;
@@ -261,7 +261,7 @@ async fn the_connection_for_kill_op_is_reused_to_end_a_second_read_two_seconds_l
 /// Seawall sends `killOp` on an extra connection outside the pool.
 #[tokio::test(start_paused = true)]
 async fn the_connection_for_kill_op_is_replaced_after_a_minute() {
-    let (scene, user) = (Scene::new().await, identity("u"));
+    let (scene, user) = (EndingScene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
     // Each pause is shorter than the ten seconds after which an unused extra connection is closed.
@@ -281,7 +281,7 @@ async fn the_connection_for_kill_op_is_replaced_after_a_minute() {
 /// succeeds, because the server does not speak TLS. So the second read is not ended.
 #[tokio::test(start_paused = true)]
 async fn the_connection_for_kill_op_is_closed_and_not_used_again_after_a_tls_reload() {
-    let (scene, user) = (Scene::new().await, identity("u"));
+    let (scene, user) = (EndingScene::new().await, identity("u"));
     let _first = scene.end_read(&user, 7);
     scene.ended(1).await;
     let tls = ServerTls::new(&TlsSettings {
@@ -302,7 +302,7 @@ async fn the_connection_for_kill_op_is_closed_and_not_used_again_after_a_tls_rel
 /// But a connection is closed at the latest a minute after its login.
 #[tokio::test(start_paused = true)]
 async fn the_connection_for_kill_op_is_closed_after_a_minute_if_later_requests_are_withdrawn() {
-    let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
+    let (scene, users) = (EndingScene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;
     for _ in 0..7 {
@@ -317,7 +317,7 @@ async fn the_connection_for_kill_op_is_closed_after_a_minute_if_later_requests_a
 /// needs a new login. Seawall logs in at most once a second.
 #[tokio::test(start_paused = true)]
 async fn kill_op_ends_only_reads_of_the_logged_in_user_until_the_next_login_is_allowed() {
-    let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
+    let (scene, users) = (EndingScene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;
     let _other = scene.end_read(&users[1], 2);
@@ -332,7 +332,7 @@ async fn kill_op_ends_only_reads_of_the_logged_in_user_until_the_next_login_is_a
 /// login. Seawall logs in at most once a second.
 #[tokio::test(start_paused = true)]
 async fn the_user_with_the_oldest_request_is_served_first_when_a_login_is_allowed() {
-    let (scene, users) = (Scene::new().await, ["own", "other"].map(identity));
+    let (scene, users) = (EndingScene::new().await, ["own", "other"].map(identity));
     let _first = scene.end_read(&users[0], 1);
     scene.ended(1).await;
     advance(LOGIN_INTERVAL - millis(1)).await;
@@ -344,7 +344,7 @@ async fn the_user_with_the_oldest_request_is_served_first_when_a_login_is_allowe
 
 #[tokio::test(start_paused = true)]
 async fn failures_to_kill_the_reads_of_disconnected_clients_are_logged_at_most_once_a_minute() {
-    let (scene, user) = (Scene::new().await, identity("u"));
+    let (scene, user) = (EndingScene::new().await, identity("u"));
     scene.log.lock().closes_connections = true;
     let mut requests = Vec::new();
     for failures in 1..=3 {

@@ -6,7 +6,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    CheckOutError, Demand, Limits,
+    CheckOutError, Demand, PoolLimits,
     inner::Inner,
     tests::{CLIENT, connection, identity, inner, limits, obtain, reasons, use_once, wait},
 };
@@ -14,8 +14,8 @@ use crate::observe::CloseReason;
 use seawall_auth::{Identity, IdentityStatus, Login};
 use seawall_transport::connection::EstablishError;
 
-fn with_minimum(min_pool_size: usize) -> Limits {
-    Limits {
+fn with_minimum(min_pool_size: usize) -> PoolLimits {
+    PoolLimits {
         min_pool_size,
         ..limits()
     }
@@ -123,7 +123,7 @@ async fn connections_of_a_user_whose_keys_were_refused_stay_open_while_its_opera
 #[tokio::test(start_paused = true)]
 async fn establishing_min_pool_size_connections_closes_no_connection_of_another_user() {
     let now = Instant::now();
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_server_connections: 4,
         ..with_minimum(3)
     });
@@ -145,7 +145,7 @@ async fn establishing_min_pool_size_connections_closes_no_connection_of_another_
 
 /// Creates a pool that was cleared. Each of the `count` users lacks all connections of its minimum.
 fn cleared(min_pool_size: usize, count: usize, now: Instant) -> (Inner, Vec<Arc<Identity>>) {
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_server_connections: 100,
         ..with_minimum(min_pool_size)
     });

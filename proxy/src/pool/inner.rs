@@ -20,7 +20,7 @@ pub use self::snapshot::Waits;
 pub(crate) use self::state::Suspicion;
 use self::{room_searches::RoomSearches, state::PoolState};
 use super::{
-    CheckOutError, Limits, Overload, Renewal,
+    CheckOutError, Overload, PoolLimits, Renewal,
     demand::{Demand, Need},
     latency::Latency,
     queue::{Granted, Ticket, WaitQueue, Waiter},
@@ -93,7 +93,7 @@ pub(super) struct Todo {
 }
 
 pub(super) struct Inner {
-    limits: Limits,
+    limits: PoolLimits,
     state: PoolState,
     generation: Generation,
     users: HashMap<IdentityId, User, RandomState>,
@@ -105,7 +105,7 @@ pub(super) struct Inner {
     /// waiters is in this list. A user whose waiters were served or have left may still be in the
     /// list: such a user gets no connection.
     turns: VecDeque<IdentityId>,
-    /// The users that had fewer than [`Limits::min_pool_size`] connections at the last call of
+    /// The users that had fewer than [`PoolLimits::min_pool_size`] connections at the last call of
     /// [`Self::maintain`], in the order in which connections are established for them. A user that
     /// no longer needs a connection may still be in the list.
     short: VecDeque<IdentityId>,
@@ -150,7 +150,7 @@ impl Inner {
     /// available. `seed` differs for each proxy and server, so that different pools try out new
     /// concurrency limits at different times.
     pub(super) fn new(
-        limits: Limits,
+        limits: PoolLimits,
         has_ended: fn(&mut Connection) -> bool,
         seed: u64,
         now: Instant,
@@ -190,7 +190,7 @@ impl Inner {
         self.latency.seconds(now)
     }
 
-    /// Begins a checkout. A waiter fails at `deadline` or after [`Limits::wait_queue_timeout`],
+    /// Begins a checkout. A waiter fails at `deadline` or after [`PoolLimits::wait_queue_timeout`],
     /// whichever is earlier. At that time, the caller must call [`Self::expire`], which fails the
     /// waiter.
     pub(super) fn check_out(
@@ -441,9 +441,9 @@ impl Inner {
 
     /// Applies changed limits. Available connections over a new maximum are closed at once, and
     /// connections in use are closed at check-in. But at check-in, a user keeps as many connections
-    /// over [`Limits::max_pool_size`] as the reserve has (see [`super::reserve`]). Connections keep
-    /// the maximum age with which they were established.
-    pub(super) fn set_limits(&mut self, limits: Limits, now: Instant) -> Todo {
+    /// over [`PoolLimits::max_pool_size`] as the reserve has (see [`super::reserve`]). Connections
+    /// keep the maximum age with which they were established.
+    pub(super) fn set_limits(&mut self, limits: PoolLimits, now: Instant) -> Todo {
         let limit_reset = self.slots.configure(&limits, now);
         let is_smaller = limits.max_pool_size < self.limits.max_pool_size;
         self.limits = limits;
@@ -534,7 +534,8 @@ impl Inner {
     }
 
     /// Closes available connections that must not be handed out any more, removes unused users, and
-    /// establishes connections for waiters and for [`Limits::min_pool_size`]. Called once a second.
+    /// establishes connections for waiters and for [`PoolLimits::min_pool_size`]. Called once a
+    /// second.
     pub(super) fn maintain(
         &mut self,
         now: Instant,
@@ -606,7 +607,7 @@ impl Inner {
     }
 }
 
-impl Limits {
+impl PoolLimits {
     /// Returns the reason why a connection must not be handed out any more; `None` if it may be
     /// handed out.
     fn perished(

@@ -83,7 +83,7 @@ pub(crate) use self::{inner::Suspicion, lane::HeldPermit};
 
 /// Limits of the connections to one server. All servers have the same limits.
 #[derive(Clone, Debug)]
-pub struct Limits {
+pub struct PoolLimits {
     /// Maximum number of connections of one user to one server. A few more are allowed for
     /// operations that other operations may wait for, for example a commit (see `reserve`).
     pub max_pool_size: usize,
@@ -224,7 +224,7 @@ impl Cost {
 
 /// A snapshot of a pool, for the admin API.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct PoolSnapshot {
     /// The pool's state: `paused`, `ready`, `suspect` or `closed`.
     pub state: &'static str,
     /// Number of connections that are being established.
@@ -265,7 +265,7 @@ const MIN_EXPIRY_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Maximum number of connections of one user to the server. The [`Lane`] computes its number of
 /// permits from this number.
-fn lane_size(limits: &Limits) -> usize {
+fn lane_size(limits: &PoolLimits) -> usize {
     limits.max_pool_size.min(limits.max_server_connections)
 }
 
@@ -335,14 +335,14 @@ impl fmt::Debug for ServerPool {
 #[derive(Debug)]
 pub(crate) enum Begun {
     Ready(Checkout),
-    Waits(Waiting),
+    Waits(QueuedOperation),
 }
 
 /// An operation in the wait queue. Dropping it removes the operation from the queue. If the
 /// operation was handed a connection but has not received it yet, the drop checks the connection
 /// in.
 #[must_use]
-pub(crate) struct Waiting {
+pub(crate) struct QueuedOperation {
     pool: Arc<ServerPool>,
     identity: Arc<Identity>,
     began: Instant,
@@ -350,15 +350,15 @@ pub(crate) struct Waiting {
     result: ResultReceiver,
 }
 
-impl fmt::Debug for Waiting {
+impl fmt::Debug for QueuedOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiting")
+        f.debug_struct("QueuedOperation")
             .field("ticket", &self.ticket)
             .finish_non_exhaustive()
     }
 }
 
-impl Waiting {
+impl QueuedOperation {
     /// Waits for the connection. Cancel safe: a waiter that is dropped leaves the queue, and no
     /// connection is lost.
     ///
@@ -371,7 +371,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for QueuedOperation {
     fn drop(&mut self) {
         // An operation that has received its result is no longer in the queue.
         if self.result.is_terminated() {
@@ -391,7 +391,7 @@ impl ServerPool {
     /// Creates a paused pool. The tasks of its connections run on `runtime`.
     pub fn new(
         address: ServerAddress,
-        limits: Limits,
+        limits: PoolLimits,
         connector: Connector,
         metrics: ServerMetrics,
         runtime: Handle,
@@ -448,7 +448,7 @@ impl ServerPool {
     }
 
     /// Applies changed limits. Connections keep the maximum age with which they were established.
-    pub(crate) fn set_limits(&self, limits: &Limits) {
+    pub(crate) fn set_limits(&self, limits: &PoolLimits) {
         self.lane.set_permits(lane_size(limits));
         if self.pace.lock().set_rate(limits.connections_per_second) {
             self.pace_changed.notify_waiters();
@@ -458,8 +458,8 @@ impl ServerPool {
     }
 
     /// Checks out a connection authenticated as `identity`, and a slot or a reserved slot if
-    /// `demand` needs one. Waits until `deadline`, but at most [`Limits::wait_queue_timeout`]. Free
-    /// slots go to the users round-robin. Among one user's waiters, the addresses are served
+    /// `demand` needs one. Waits until `deadline`, but at most [`PoolLimits::wait_queue_timeout`].
+    /// Free slots go to the users round-robin. Among one user's waiters, the addresses are served
     /// round-robin, and the waiters of each address in order of arrival. If the wait queue is full,
     /// one operation is refused: a waiting operation that this operation may replace (see
     /// `Inner::make_room_in_queue`), or else this operation.
@@ -498,7 +498,7 @@ impl ServerPool {
                 Start::Ready(connection, slot) => (connection, slot),
                 Start::Refused(error) => return Err(error),
                 Start::Wait(ticket, result) => {
-                    return Ok(Begun::Waits(Waiting {
+                    return Ok(Begun::Waits(QueuedOperation {
                         pool: Arc::clone(self),
                         identity: Arc::clone(identity),
                         began,
@@ -565,7 +565,7 @@ impl ServerPool {
 
     /// Closes available connections that must not be used any more. For example, they are too old,
     /// have been unused for too long, or have ended. Establishes connections for waiters, and for
-    /// users that have fewer than [`Limits::min_pool_size`]. Called once a second.
+    /// users that have fewer than [`PoolLimits::min_pool_size`]. Called once a second.
     pub(crate) fn maintain(&self) {
         let has_ended = |connection: &mut Connection| connection.stream.has_ended();
         let todo = self.inner.lock().maintain(Instant::now(), has_ended);
@@ -606,12 +606,12 @@ impl ServerPool {
     }
 
     /// Returns a snapshot of the pool, and updates the gauges of the metrics.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> PoolSnapshot {
         let lane = self.lane.counts();
         // The lock is held until the gauges are set, so that the gauges show the last change.
         let inner = self.inner.lock();
         let snapshot = inner.snapshot();
-        let Snapshot {
+        let PoolSnapshot {
             pending,
             available,
             in_use,

@@ -18,13 +18,13 @@
 //! `max_idle_time`, until another user needs it, or until `max_pool_size` is lowered. Otherwise
 //! each statement of a transaction could need a login.
 
-use super::{Limits, slots::RESERVE};
+use super::{PoolLimits, slots::RESERVE};
 
 /// The number of reserved connections is the maximum number of connections divided by this number,
 /// but at most [`RESERVE`].
 const SHARE: usize = 8;
 
-impl Limits {
+impl PoolLimits {
     /// Maximum number of connections of one user, with the reserve. The reserve has at least one
     /// connection.
     pub(super) fn max_with_reserve(&self) -> usize {
@@ -58,7 +58,7 @@ mod tests {
             (100, 108, 92),
             (500, 508, 492),
         ] {
-            let limits = Limits {
+            let limits = PoolLimits {
                 max_pool_size: max,
                 max_server_connections: max,
                 ..limits()

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    CheckOutError, Demand, Limits, Need, Overload,
+    CheckOutError, Demand, Need, Overload, PoolLimits,
     inner::{Inner, Start, Todo},
     tests::{
         CLIENT, COMMIT, WAIT, connection, deliver, from, identity, inner, limits, obtain,
@@ -24,7 +24,7 @@ const AWAITING: Demand = Demand {
 /// A pool for a server with at most eight connections. The limit of each user is higher, so the
 /// limit of the server is reached first.
 fn inner_with_eight_connections() -> Inner {
-    inner(Limits {
+    inner(PoolLimits {
         max_pool_size: 10,
         max_server_connections: 8,
         ..limits()
@@ -48,7 +48,7 @@ fn assert_gave_way(inner: &mut Inner, todo: &Todo, user: &Arc<Identity>, now: In
 #[tokio::test(start_paused = true)]
 async fn a_commit_gets_a_connection_above_max_pool_size() {
     let (user, now) = (identity("u"), Instant::now());
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_pool_size: 2,
         ..limits()
     });
@@ -76,7 +76,7 @@ async fn a_commit_gets_a_connection_above_max_pool_size() {
 #[tokio::test(start_paused = true)]
 async fn a_reload_of_unchanged_limits_keeps_an_available_connection_above_max_pool_size() {
     let (user, now) = (identity("u"), Instant::now());
-    let small = Limits {
+    let small = PoolLimits {
         max_pool_size: 2,
         ..limits()
     };
@@ -92,7 +92,7 @@ async fn a_reload_of_unchanged_limits_keeps_an_available_connection_above_max_po
 #[tokio::test(start_paused = true)]
 async fn seawall_s_own_command_may_use_a_connection_above_max_pool_size() {
     let (user, now) = (identity("u"), Instant::now());
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_pool_size: 2,
         ..limits()
     });
@@ -145,7 +145,7 @@ async fn an_idle_connection_that_its_user_cannot_use_may_be_closed_for_a_commit(
 async fn an_open_transaction_keeps_its_connection_at_max_server_connections() {
     let now = Instant::now();
     let [busy, crowd, writer, other] = ["busy", "crowd", "writer", "other"].map(identity);
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_pool_size: 10,
         max_server_connections: 16,
         ..limits()
@@ -232,7 +232,7 @@ async fn a_change_stream_keeps_its_connection_if_the_waiting_commit_has_just_arr
 #[tokio::test(start_paused = true)]
 async fn in_a_full_queue_a_new_commit_removes_the_newest_ordinary_operation_of_its_user() {
     let (user, now) = (identity("u"), Instant::now());
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_pool_size: 2,
         wait_queue_size: 2,
         ..limits()
@@ -256,7 +256,7 @@ async fn in_a_full_queue_a_new_commit_removes_the_newest_ordinary_operation_of_i
 #[tokio::test(start_paused = true)]
 async fn the_ninth_waiting_commit_of_an_address_removes_no_waiter_of_another_address() {
     let (user, now) = (identity("u"), Instant::now());
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_pool_size: 2,
         wait_queue_size: 9,
         ..limits()
@@ -283,7 +283,7 @@ async fn the_ninth_waiting_commit_of_an_address_removes_no_waiter_of_another_add
 #[tokio::test(start_paused = true)]
 async fn the_ninth_waiting_commit_of_an_address_replaces_an_operation_of_this_address() {
     let (user, now) = (identity("u"), Instant::now());
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_pool_size: 2,
         wait_queue_size: 9,
         ..limits()

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    CheckOutError, Limits, Overload,
+    CheckOutError, Overload, PoolLimits,
     inner::{Inner, Start, Suspicion},
     slots_tests::fixed,
     tests::{
@@ -19,7 +19,7 @@ use seawall_transport::connection::Generation;
 /// Creates a pool at the connection limit of its server. Each number in `waiting` adds a user with
 /// this number of waiting operations.
 fn crowded<const N: usize>(waiting: [usize; N], now: Instant) -> (Inner, [Arc<Identity>; N]) {
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_pool_size: 4,
         ..limits()
     });
@@ -69,7 +69,7 @@ async fn a_busy_user_loses_a_connection_only_to_a_user_with_at_least_two_fewer_c
     let now = Instant::now();
     let [own, other] = ["own", "other"].map(identity);
     for (count, is_closed) in [(2, false), (3, true)] {
-        let mut inner = inner(Limits {
+        let mut inner = inner(PoolLimits {
             max_server_connections: count + 1,
             ..limits()
         });
@@ -101,7 +101,7 @@ async fn below_the_connection_limit_no_connection_is_closed_for_another_user() {
 #[tokio::test(start_paused = true)]
 async fn a_pass_over_all_users_searches_once_for_a_connection_to_close_if_many_users_wait() {
     let now = Instant::now();
-    let of_pool = Limits {
+    let of_pool = PoolLimits {
         concurrency: fixed(1),
         wait_queue_size: 100,
         ..limits()
@@ -134,16 +134,16 @@ async fn a_pass_over_all_users_searches_once_for_a_connection_to_close_if_many_u
 #[tokio::test(start_paused = true)]
 async fn lowering_a_connection_limit_closes_the_connections_that_were_unused_for_longest() {
     let now = Instant::now();
-    let before = Limits {
+    let before = PoolLimits {
         max_pool_size: 10,
         max_server_connections: 20,
         ..limits()
     };
-    let for_user = Limits {
+    let for_user = PoolLimits {
         max_pool_size: 1,
         ..before
     };
-    let for_all = Limits {
+    let for_all = PoolLimits {
         max_server_connections: 2,
         ..before
     };
@@ -186,7 +186,7 @@ async fn a_paused_or_full_pool_adopts_no_connection() {
         [true, true, true, false],
         "no connection is adopted over max_pool_size"
     );
-    let mut full = inner(Limits {
+    let mut full = inner(PoolLimits {
         max_server_connections: 2,
         ..limits()
     });

@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::{
-    CheckOutError, Concurrency, Cost, Limits, ServerPool, Suspicion, chance,
+    CheckOutError, Concurrency, Cost, PoolLimits, ServerPool, Suspicion, chance,
     slots::WINDOW,
     tests::{CLIENT, identity, limits},
 };
@@ -49,7 +49,7 @@ fn reply_ok(_command: &RawDocument) -> Response {
 
 impl Scene {
     /// Starts a server, and creates a paused pool.
-    async fn paused(limits: Limits) -> Self {
+    async fn paused(limits: PoolLimits) -> Self {
         let server = ScriptedServer::start(|| reply_ok).await;
         let nonces = Arc::new(NonceSource::new().unwrap());
         let connector = Connector::new(None, Vec::new(), LIMIT, nonces);
@@ -63,7 +63,7 @@ impl Scene {
         }
     }
 
-    async fn ready(limits: Limits) -> Self {
+    async fn ready(limits: PoolLimits) -> Self {
         let scene = Self::paused(limits).await;
         scene.pool.ready();
         scene
@@ -80,7 +80,7 @@ impl Scene {
     }
 
     async fn with_one_connection() -> Self {
-        Self::ready(Limits {
+        Self::ready(PoolLimits {
             max_pool_size: 1,
             ..limits()
         })
@@ -156,7 +156,7 @@ async fn gauges_of_a_removed_server_become_zero() {
 async fn gauges_of_a_removed_server_become_zero_although_its_pool_is_kept() {
     let observer = Observer::without_shapes();
     let scene = Scene::observed(&observer).await;
-    scene.pool.set_limits(&Limits {
+    scene.pool.set_limits(&PoolLimits {
         concurrency: Concurrency::Fixed(NonZeroU32::new(8).unwrap()),
         ..limits()
     });
@@ -241,7 +241,7 @@ async fn two_clears_of_a_pool_for_the_same_failure_are_counted_as_one() {
 async fn a_cleared_pool_gives_up_connection_attempts_that_wait_for_their_start_times() {
     // At one connection per second, the last of the 3,000 connections below can begin only after 50
     // minutes.
-    let scene = Scene::ready(Limits {
+    let scene = Scene::ready(PoolLimits {
         connections_per_second: NonZeroU32::new(1),
         max_pool_size: 3_600,
         max_connecting: 3_600,
@@ -275,7 +275,7 @@ async fn a_cleared_pool_gives_up_connection_attempts_that_wait_for_their_start_t
 /// All connections to a server share `pool.connections_per_second`.
 #[tokio::test]
 async fn connections_for_min_pool_size_do_not_delay_an_operation_of_another_user() {
-    let scene = Scene::ready(Limits {
+    let scene = Scene::ready(PoolLimits {
         min_pool_size: 2,
         max_server_connections: 200,
         connections_per_second: NonZeroU32::new(10),
@@ -494,7 +494,7 @@ fn random_numbers_differ_and_are_from_0_to_1() {
 
 #[tokio::test]
 async fn connections_over_a_lowered_max_pool_size_and_its_reserve_are_closed_when_not_in_use() {
-    let scene = Scene::ready(Limits {
+    let scene = Scene::ready(PoolLimits {
         max_pool_size: 4,
         ..limits()
     })
@@ -509,7 +509,7 @@ async fn connections_over_a_lowered_max_pool_size_and_its_reserve_are_closed_whe
     };
     finish(checkouts.pop().unwrap());
     assert_eq!(scene.available(), 1);
-    scene.pool.set_limits(&Limits {
+    scene.pool.set_limits(&PoolLimits {
         max_pool_size: 1,
         ..limits()
     });
@@ -537,7 +537,7 @@ async fn a_waiter_is_served_when_max_pool_size_rises() {
 async fn only_resets_that_change_the_value_of_the_concurrency_limit_are_counted() {
     let observer = Observer::without_shapes();
     let scene = Scene::observed(&observer).await;
-    let auto = Limits {
+    let auto = PoolLimits {
         concurrency: Concurrency::Auto,
         ..limits()
     };
@@ -569,7 +569,7 @@ async fn pass_time(time: Duration) {
 async fn a_decision_on_the_concurrency_limit_is_logged_at_debug_with_the_measurements() {
     let log = MemoryLog::default();
     let _collecting = log.collect();
-    let scene = Scene::ready(Limits {
+    let scene = Scene::ready(PoolLimits {
         max_pool_size: 1,
         concurrency: Concurrency::Auto,
         ..limits()
@@ -635,7 +635,7 @@ fn complete(mut checkout: Checkout) {
 
 #[tokio::test]
 async fn a_waiter_is_served_when_the_concurrency_limit_is_switched_off() {
-    let fixed = Limits {
+    let fixed = PoolLimits {
         concurrency: Concurrency::Fixed(NonZeroU32::MIN),
         ..limits()
     };
@@ -645,7 +645,7 @@ async fn a_waiter_is_served_when_the_concurrency_limit_is_switched_off() {
     let first = check_out().await.unwrap();
     let mut waiting = Box::pin(check_out());
     assert!((&mut waiting).now_or_never().is_none());
-    scene.pool.set_limits(&Limits {
+    scene.pool.set_limits(&PoolLimits {
         concurrency: Concurrency::Off,
         ..limits()
     });

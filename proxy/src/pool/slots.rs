@@ -13,7 +13,7 @@ use slab::Slab;
 use tokio::time::Instant;
 
 use super::{
-    Limits,
+    PoolLimits,
     demand::{Demand, Need},
     holdings::Holdings,
 };
@@ -90,7 +90,7 @@ enum Hold {
 
 /// An operation in progress that took a slot or a reserved slot.
 #[derive(Clone, Copy, Debug)]
-struct Running {
+struct RunningOperation {
     hold: Hold,
     user: IdentityId,
     started: Instant,
@@ -149,9 +149,10 @@ pub(super) enum ResetCause {
     Clear,
     /// The server changed its type, for example from secondary to primary.
     ServerType,
-    /// [`Limits::concurrency`] changed.
+    /// [`PoolLimits::concurrency`] changed.
     Mode,
-    /// [`Limits::max_server_connections`], without its reserve, fell below the concurrency limit.
+    /// [`PoolLimits::max_server_connections`], without its reserve, fell below the concurrency
+    /// limit.
     Ceiling,
 }
 
@@ -227,7 +228,7 @@ pub(super) struct Slots {
     /// The limit while no trial of another limit runs.
     settled: u32,
     holdings: Holdings,
-    running: Slab<Running>,
+    running: Slab<RunningOperation>,
     in_progress: u32,
     reserved: u32,
     exempt: u32,
@@ -253,7 +254,7 @@ pub(super) struct Slots {
 impl Slots {
     /// Creates the slots of a server. `seed` differs for each proxy and server, so that different
     /// controllers try other limits at different times.
-    pub(super) fn new(limits: &Limits, seed: u64, now: Instant) -> Self {
+    pub(super) fn new(limits: &PoolLimits, seed: u64, now: Instant) -> Self {
         let mode = limits.concurrency;
         let mut slots = Self {
             mode,
@@ -290,12 +291,12 @@ impl Slots {
         slots
     }
 
-    /// Applies changed limits. A changed [`Limits::concurrency`] resets the concurrency limit and
-    /// makes the slots forget all measurements of the server. A lower
-    /// [`Limits::max_server_connections`] can reset the limit too. Operations in progress keep
+    /// Applies changed limits. A changed [`PoolLimits::concurrency`] resets the concurrency limit
+    /// and makes the slots forget all measurements of the server. A lower
+    /// [`PoolLimits::max_server_connections`] can reset the limit too. Operations in progress keep
     /// their slots. Returns the reset if it changed the result of [`Self::settled_limit`] and the
     /// mode is `auto`.
-    pub(super) fn configure(&mut self, limits: &Limits, now: Instant) -> Option<LimitReset> {
+    pub(super) fn configure(&mut self, limits: &PoolLimits, now: Instant) -> Option<LimitReset> {
         let previous = self.settled_limit();
         self.max_exempt = limits.max_exempt_operations;
         let ceiling = ceiling(limits);
@@ -440,7 +441,7 @@ impl Slots {
         let hold = self.free_hold(need).unwrap_or(Hold::Slot);
         self.add_hold(hold, user);
         let in_progress = u64::from(self.in_progress + self.reserved + self.exempt);
-        let key = self.running.insert(Running {
+        let key = self.running.insert(RunningOperation {
             hold,
             user,
             started: now,
@@ -513,7 +514,7 @@ impl Slots {
     /// Counts the result of an operation that took `server_time`.
     fn count_result(
         &mut self,
-        running: &Running,
+        running: &RunningOperation,
         server_time: Duration,
         usage: Usage,
         now: Instant,
@@ -771,7 +772,7 @@ impl Slots {
 
 /// The highest limit. With a higher limit, the last slots could be filled only with reserved
 /// connections. But the controller compares only limits whose slots are almost all in use.
-fn ceiling(limits: &Limits) -> u32 {
+fn ceiling(limits: &PoolLimits) -> u32 {
     u32::try_from(limits.max_for_slots()).unwrap_or(u32::MAX)
 }
 

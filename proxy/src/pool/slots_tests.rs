@@ -5,7 +5,7 @@ use std::{collections::VecDeque, num::NonZeroU32, sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    Concurrency, Demand, Limits, Need,
+    Concurrency, Demand, Need, PoolLimits,
     inner::{Inner, ResultReceiver, Returned, Start, Todo},
     slots::{LimitReset, ResetCause, Usage},
     tests::{
@@ -25,8 +25,8 @@ pub(super) fn fixed(limit: u32) -> Concurrency {
 }
 
 /// Limits with room for many connections.
-fn wide(concurrency: Concurrency) -> Limits {
-    Limits {
+fn wide(concurrency: Concurrency) -> PoolLimits {
+    PoolLimits {
         max_pool_size: 100,
         max_server_connections: 100,
         max_connecting: 100,
@@ -251,7 +251,7 @@ async fn max_exempt_operations_limits_how_many_long_operations_become_exempt() {
     let [long, short] = ["long", "short"].map(identity);
     for (max_exempt_operations, exempt) in [(None, 2), (NonZeroU32::new(1), 1)] {
         let mut now = Instant::now();
-        let mut inner = inner(Limits {
+        let mut inner = inner(PoolLimits {
             max_pool_size: 100,
             max_server_connections: 100,
             max_exempt_operations,
@@ -372,7 +372,7 @@ async fn a_new_server_type_or_a_clear_of_the_pool_resets_the_concurrency_limit()
 #[tokio::test(start_paused = true)]
 async fn the_concurrency_limit_is_at_most_the_number_of_connections_that_are_not_reserved() {
     for (max_server_connections, limit) in [(4, 4), (8, 7), (16, 14), (32, 28), (100, 32)] {
-        let inner = inner(Limits {
+        let inner = inner(PoolLimits {
             max_server_connections,
             ..wide(Concurrency::Auto)
         });
@@ -512,7 +512,7 @@ async fn if_a_user_has_its_full_share_of_slots_the_user_itself_counts_as_the_cau
 async fn a_connection_that_ended_while_its_user_waited_for_a_slot_is_not_handed_over() {
     let now = Instant::now();
     let [a, b] = ["a", "b"].map(identity);
-    let limits = Limits {
+    let limits = PoolLimits {
         concurrency: fixed(1),
         ..limits()
     };
@@ -675,7 +675,7 @@ async fn a_connection_of_a_user_that_waits_for_a_slot_is_not_closed_for_another_
     let users = ["a", "b", "c", "d", "e"].map(identity);
     let [a, b, c, d, e] = &users;
     let now = Instant::now();
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         concurrency: fixed(1),
         ..limits()
     });
@@ -732,7 +732,7 @@ async fn a_long_operation_after_an_idle_time_does_not_count_as_a_stall_of_the_se
 async fn a_commit_gets_the_only_connection_before_a_later_change_stream_operation() {
     let user = identity("u");
     let now = Instant::now();
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_pool_size: 1,
         max_connecting: 1,
         concurrency: fixed(4),
@@ -764,7 +764,7 @@ async fn change_streams_do_not_count_towards_a_user_s_share_of_the_slots() {
 async fn at_the_concurrency_limit_a_busy_user_loses_an_idle_connection_to_another_user() {
     let [busy, other] = ["busy", "other"].map(identity);
     let now = Instant::now();
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_pool_size: 4,
         concurrency: fixed(2),
         ..limits()

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{net::UnixStream, time::Instant};
 
 use super::{
-    CheckOutError, Limits, Overload,
+    CheckOutError, Overload, PoolLimits,
     demand::{Demand, Need},
     inner::{HandOver, Inner, ResultReceiver, Returned, Start, Suspicion, Todo},
     slots::{Concurrency, Slot, Usage},
@@ -26,8 +26,8 @@ pub(super) const COMMIT: Demand = Demand {
     ..CLIENT
 };
 
-pub(crate) fn limits() -> Limits {
-    Limits {
+pub(crate) fn limits() -> PoolLimits {
+    PoolLimits {
         max_pool_size: 3,
         min_pool_size: 0,
         max_server_connections: 4,
@@ -43,7 +43,7 @@ pub(crate) fn limits() -> Limits {
     }
 }
 
-pub(super) fn inner(limits: Limits) -> Inner {
+pub(super) fn inner(limits: PoolLimits) -> Inner {
     let mut inner = Inner::new(limits, |_| false, 1, Instant::now());
     inner.ready();
     inner
@@ -401,7 +401,7 @@ async fn at_the_connection_limit_an_idle_connection_is_closed_for_another_user()
 #[tokio::test(start_paused = true)]
 async fn a_connection_of_a_busy_user_is_closed_for_another_user_that_has_waited_for_100_ms() {
     let now = Instant::now();
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_pool_size: 4,
         ..limits()
     });
@@ -577,7 +577,7 @@ async fn a_full_queue_removes_a_waiter_to_make_room_for_another_address_or_user(
 #[tokio::test(start_paused = true)]
 async fn at_the_connection_limit_users_get_connections_in_turn() {
     let now = Instant::now();
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_pool_size: 4,
         ..limits()
     });
@@ -618,7 +618,7 @@ async fn at_the_connection_limit_users_with_equal_numbers_of_connections_keep_th
 #[tokio::test(start_paused = true)]
 async fn a_connection_is_not_closed_for_another_user_until_it_is_100_ms_old() {
     let now = Instant::now();
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_server_connections: 1,
         ..limits()
     });
@@ -647,7 +647,7 @@ async fn a_connection_is_not_closed_for_another_user_until_it_is_100_ms_old() {
 #[tokio::test(start_paused = true)]
 async fn a_connection_with_a_slow_login_serves_its_user_for_100_ms() {
     let now = Instant::now();
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         max_server_connections: 1,
         ..limits()
     });
@@ -676,7 +676,7 @@ async fn a_connection_with_a_slow_login_serves_its_user_for_100_ms() {
 async fn a_pool_keeps_and_restores_min_pool_size_connections_of_an_idle_user() {
     let (user, now) = (identity("u"), Instant::now());
     let later = |seconds| now + Duration::from_secs(seconds);
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         min_pool_size: 2,
         ..limits()
     });
@@ -701,7 +701,7 @@ async fn a_pool_keeps_and_restores_min_pool_size_connections_of_an_idle_user() {
 #[tokio::test(start_paused = true)]
 async fn expired_connections_of_an_idle_user_are_replaced_up_to_the_minimum_pool_size() {
     let (user, now) = (identity("u"), Instant::now());
-    let mut inner = inner(Limits {
+    let mut inner = inner(PoolLimits {
         min_pool_size: 1,
         ..limits()
     });

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Limits, demand::Need, queue::WaitQueue, slots::RESERVE};
+use super::{PoolLimits, demand::Need, queue::WaitQueue, slots::RESERVE};
 use seawall_auth::{Identity, IdentityStatus};
 use seawall_transport::connection::Connection;
 
@@ -14,7 +14,7 @@ const LATE: Duration = Duration::from_millis(100);
 
 /// How many slots and connections of a server one user may still use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct UserRoom {
     /// Number of free slots.
     pub(super) free: usize,
     /// Number of slots of the user's share that the user does not hold.
@@ -24,7 +24,7 @@ pub(super) struct Room {
     pub(super) left: usize,
 }
 
-impl Room {
+impl UserRoom {
     /// The room for operations that begin now: only the free slots count, not the slots that the
     /// user could get later (`missing`).
     pub(super) fn now(self) -> Self {
@@ -117,8 +117,8 @@ impl User {
     }
 
     /// True if the user's waiters need another connection and the user's own limits allow one.
-    /// [`Limits::max_server_connections`] is not checked here.
-    pub(super) fn wants_more(&self, limits: &Limits, room: Room) -> bool {
+    /// [`PoolLimits::max_server_connections`] is not checked here.
+    pub(super) fn wants_more(&self, limits: &PoolLimits, room: UserRoom) -> bool {
         let needed = self.needed(limits, room) - self.commands_without_login();
         let missing = needed.saturating_sub(self.available.len());
         let max = match self.lacks_urgent_connection() {
@@ -141,9 +141,9 @@ impl User {
     /// True if Seawall must establish a connection to reach `min_pool_size`: the user has fewer
     /// connections, `refill_after` has passed, and Seawall has what it needs to log in as the user.
     /// After a refused login, a user without connections and waiters gets no connection: the user
-    /// may have been dropped or may have a new password. [`Limits::max_connecting`] is not checked
-    /// here.
-    pub(super) fn is_short(&self, limits: &Limits, now: Instant) -> bool {
+    /// may have been dropped or may have a new password. [`PoolLimits::max_connecting`] is not
+    /// checked here.
+    pub(super) fn is_short(&self, limits: &PoolLimits, now: Instant) -> bool {
         let is_given_up = self.is_refused && self.total() == 0 && self.waiters.is_empty();
         self.total() < limits.min_pool_size.min(limits.max_pool_size)
             && !is_given_up
@@ -154,7 +154,7 @@ impl User {
     /// Number of connections that the waiters could use. A waiter that has to wait for a slot does
     /// not need a connection yet. But a user with fewer slots than its share needs connections
     /// before it can get more slots.
-    pub(super) fn needed(&self, limits: &Limits, room: Room) -> usize {
+    pub(super) fn needed(&self, limits: &PoolLimits, room: UserRoom) -> usize {
         let [nothing, lane, urgent, slot] = Need::ALL.map(|need| self.waiters.len_of(need));
         let slots = room.free.max(room.missing);
         let urgent_slots = slots.max(RESERVE);
@@ -185,23 +185,23 @@ impl User {
     }
 
     /// True if an operation with this need may use one more connection of the user.
-    /// [`Limits::max_server_connections`] is not checked here.
-    pub(super) fn may_use(&self, need: Need, limits: &Limits) -> bool {
+    /// [`PoolLimits::max_server_connections`] is not checked here.
+    pub(super) fn may_use(&self, need: Need, limits: &PoolLimits) -> bool {
         need.may_use_reserve() || self.ordinary() < limits.max_pool_size
     }
 
     /// True if a connection is available for a waiter with this need, and the user's limit allows
     /// its use.
-    pub(super) fn is_ready(&self, need: Need, limits: &Limits) -> bool {
+    pub(super) fn is_ready(&self, need: Need, limits: &PoolLimits) -> bool {
         !self.available.is_empty() && self.waiters.len_of(need) > 0 && self.may_use(need, limits)
     }
 
-    /// Removes the available connections that have been idle for [`Limits::max_idle_time`],
+    /// Removes the available connections that have been idle for [`PoolLimits::max_idle_time`],
     /// starting with the connection that has been idle for the longest time. Leaves the user at
-    /// least [`Limits::min_pool_size`] connections.
+    /// least [`PoolLimits::min_pool_size`] connections.
     pub(super) fn extract_idle(
         &mut self,
-        limits: &Limits,
+        limits: &PoolLimits,
         now: Instant,
     ) -> impl Iterator<Item = Box<Connection>> {
         let idle = |c: &Connection| now.saturating_duration_since(c.last_used_at);

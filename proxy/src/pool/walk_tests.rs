@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 
 use super::{
-    CheckOutError, Concurrency, Demand, Limits, Need, Overload,
+    CheckOutError, Concurrency, Demand, Need, Overload, PoolLimits,
     inner::{Inner, ResultReceiver, Start, Todo},
     queue::Ticket,
     slots_tests::fixed,
@@ -168,7 +168,7 @@ proptest! {
         let _guard = runtime.enter();
         let users = (0..3).map(|n| identity(&format!("u{n}"))).collect();
         let mut walk = Walk {
-            inner: inner(Limits { concurrency, max_server_connections, ..limits() }),
+            inner: inner(PoolLimits { concurrency, max_server_connections, ..limits() }),
             users, now: Instant::now(),
             held: vec![], pending: vec![], waits: vec![],
         };

@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     observe::Recorder,
-    pool::{Checkout, Limits, Renewal, ServerPool, Suspicion},
+    pool::{Checkout, PoolLimits, Renewal, ServerPool, Suspicion},
     service_account::ServiceAccount,
 };
 use seawall_command::{
@@ -66,7 +66,7 @@ pub struct TopologySettings {
     /// Time between two heartbeats of a server.
     pub heartbeat_frequency: Duration,
     /// Limits of each server's pool.
-    pub pool: Limits,
+    pub pool: PoolLimits,
 }
 
 /// If a connection of a pool ends during an operation, the pool waits for the reply to a probe. If
@@ -224,7 +224,7 @@ impl Topology {
     #[cfg(test)]
     pub(crate) fn of_standalone(
         address: ServerAddress,
-        limits: Limits,
+        limits: PoolLimits,
         connector: Connector,
         recorder: Arc<Recorder>,
     ) -> Arc<Self> {
@@ -236,7 +236,7 @@ impl Topology {
     #[cfg(test)]
     pub(crate) fn of_usable_routers<const COUNT: usize>(
         addresses: [ServerAddress; COUNT],
-        limits: Limits,
+        limits: PoolLimits,
         connector: Connector,
         recorder: Arc<Recorder>,
     ) -> Arc<Self> {
@@ -249,7 +249,7 @@ impl Topology {
     #[cfg(test)]
     pub(crate) fn of_routers(
         address: ServerAddress,
-        limits: Limits,
+        limits: PoolLimits,
         connector: Connector,
         recorder: Arc<Recorder>,
     ) -> Arc<Self> {
@@ -283,7 +283,7 @@ impl Topology {
     fn unmonitored<const COUNT: usize>(
         types: (TopologyType, ServerType),
         addresses: [ServerAddress; COUNT],
-        limits: Limits,
+        limits: PoolLimits,
         connector: Connector,
         recorder: Arc<Recorder>,
     ) -> Arc<Self> {
@@ -329,7 +329,7 @@ impl Topology {
     pub(crate) fn configure(
         &self,
         local_threshold: Duration,
-        mut pool: Limits,
+        mut pool: PoolLimits,
         connect_timeout: Duration,
         tls: Option<(Arc<ServerTls>, DriverTls)>,
     ) {

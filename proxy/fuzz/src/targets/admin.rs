@@ -306,7 +306,7 @@ async fn topology(recorder: &Arc<Recorder>) -> Arc<Topology> {
     let settings = topology::TopologySettings {
         local_threshold: second,
         heartbeat_frequency: second,
-        pool: pool::Limits {
+        pool: pool::PoolLimits {
             max_pool_size: 1,
             min_pool_size: 0,
             max_server_connections: 1,

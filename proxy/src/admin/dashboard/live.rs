@@ -106,7 +106,8 @@ pub(in crate::admin) fn tick(state: &AdminState, is_full: bool) -> seawall_api::
     let second = latest_second(state, is_full);
     let status = state.topology.snapshot();
     let pools: Vec<_> = status.pools.iter().map(|pool| pool.snapshot()).collect();
-    let sum = |part: fn(&crate::pool::Snapshot) -> usize| json::whole(pools.iter().map(part).sum());
+    let sum =
+        |part: fn(&crate::pool::PoolSnapshot) -> usize| json::whole(pools.iter().map(part).sum());
     let limits = pools.iter().map(|pool| pool.concurrency.limit);
     let limit = limits.map(|limit| limit.map(u64::from)).sum();
     seawall_api::Tick {

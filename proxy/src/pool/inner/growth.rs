@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    super::{CheckOutError, demand::Need, slots::Usage, user::Room, user::User},
+    super::{CheckOutError, demand::Need, slots::Usage, user::User, user::UserRoom},
     Inner, PoolState, Returned, Todo,
     room_searches::RoomSearches,
 };
@@ -44,8 +44,8 @@ impl Inner {
     /// not always:
     ///
     /// - The server has `max_server_connections` connections.
-    /// - User `id` has waiters, and ordinary operations use at least [`Limits::max_for_slots`] - 1
-    ///   connections (see [`Self::ordinary`]).
+    /// - User `id` has waiters, and ordinary operations use at least
+    ///   [`PoolLimits::max_for_slots`] - 1 connections (see [`Self::ordinary`]).
     pub(super) fn decide_to_give_way(
         &mut self,
         id: IdentityId,
@@ -129,12 +129,12 @@ impl Inner {
         None
     }
 
-    fn room(&self, id: IdentityId) -> Room {
+    fn room(&self, id: IdentityId) -> UserRoom {
         let share = self.slots.share_of(id);
         // Pending connections of other users count as used, because they will soon be in use.
         let own = self.users.get(&id).map_or(0, |user| user.pending);
         let used = self.ordinary() + self.pending - own;
-        Room {
+        UserRoom {
             free: self.slots.free(),
             missing: share.saturating_sub(self.slots.held_by(id)),
             left: self.limits.max_for_slots().saturating_sub(used),
@@ -185,7 +185,7 @@ impl Inner {
         }
     }
 
-    /// Establishes connections up to [`Limits::min_pool_size`] for the users in `short`,
+    /// Establishes connections up to [`PoolLimits::min_pool_size`] for the users in `short`,
     /// round-robin, a few at a time. Closes no connections of other users for this purpose: if the
     /// minimums of all users together exceeded `max_server_connections`, users would close each
     /// other's connections again and again.
@@ -269,7 +269,7 @@ impl Inner {
         let room = self.room(user.identity.id());
         let room = match is_urgent {
             true => room.now(),
-            false => Room {
+            false => UserRoom {
                 left: usize::MAX,
                 ..room
             },

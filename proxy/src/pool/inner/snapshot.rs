@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    super::{Snapshot, UserSnapshot, user::User},
+    super::{PoolSnapshot, UserSnapshot, user::User},
     Inner, PoolState,
 };
 use seawall_auth::Identity;
@@ -60,9 +60,9 @@ impl Inner {
         waits
     }
 
-    pub(in super::super) fn snapshot(&self) -> Snapshot {
+    pub(in super::super) fn snapshot(&self) -> PoolSnapshot {
         let users: Vec<_> = self.users.values().map(UserSnapshot::of).collect();
-        Snapshot {
+        PoolSnapshot {
             state: match self.state {
                 PoolState::Paused => "paused",
                 PoolState::Ready => "ready",

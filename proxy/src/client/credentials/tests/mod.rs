@@ -19,7 +19,7 @@ use super::{
 use crate::{
     limits::Turns,
     observe::Recorder,
-    pool::{Limits, ServerPool, tests::limits},
+    pool::{PoolLimits, ServerPool, tests::limits},
     topology::Topology,
 };
 use seawall_auth::{ClientConversation, ClientFirst, Mechanism, NonceSource};
@@ -55,7 +55,7 @@ impl Scene {
     async fn behind(
         mode: CredentialMode,
         users: Vec<ConfiguredUser>,
-        topology: impl FnOnce(ServerAddress, Limits, Connector, Arc<Recorder>) -> Arc<Topology>,
+        topology: impl FnOnce(ServerAddress, PoolLimits, Connector, Arc<Recorder>) -> Arc<Topology>,
     ) -> Self {
         let server = UserServer::start().await;
         server.set_password("u", "secret");
