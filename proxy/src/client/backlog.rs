@@ -68,7 +68,7 @@ const ROOM_LIMIT: Duration = Duration::from_secs(4);
 
 /// Result of a request for memory for the next piece of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum PieceGrant {
     /// The next piece may be read.
     Given,
     /// The budget has no room now.
@@ -239,23 +239,28 @@ impl Backlog {
     /// Decides if the next piece of the reply may be read. Reserves memory for this piece if the
     /// backlog is not empty. `left` is the number of bytes of the reply that the server still has
     /// to send.
-    fn poll_room(&mut self, cx: &mut Context<'_>, awaited: &Awaited<'_>, left: usize) -> Room {
+    fn poll_room(
+        &mut self,
+        cx: &mut Context<'_>,
+        awaited: &Awaited<'_>,
+        left: usize,
+    ) -> PieceGrant {
         if self.is_empty() {
             if self.waits_for_memory {
                 // A request for 0 bytes is granted at once, and ends the share's wait for memory.
                 self.waits_for_memory = self.share(awaited).poll_grow(cx, 0, left).is_pending();
             }
-            return Room::Given;
+            return PieceGrant::Given;
         }
         if self.bytes >= SMALL_BACKLOG_BYTES && !(awaited.is_wanted)() {
-            return Room::NotRequested;
+            return PieceGrant::NotRequested;
         }
         let wanted = self.bytes + PIECE_BYTES.min(left);
         let grown = self.share(awaited).poll_grow(cx, wanted, left);
         self.waits_for_memory = grown.is_pending();
         match grown {
-            Poll::Ready(Ok(())) => Room::Given,
-            Poll::Ready(Err(Evicted)) | Poll::Pending => Room::Refused,
+            Poll::Ready(Ok(())) => PieceGrant::Given,
+            Poll::Ready(Err(Evicted)) | Poll::Pending => PieceGrant::Refused,
         }
     }
 
@@ -365,7 +370,7 @@ struct Transfer<'a> {
     /// forwarded by then.
     overdue_at: Instant,
     /// Result of the last request for memory.
-    room: Room,
+    room: PieceGrant,
 }
 
 /// Forwards a reply of `length` bytes. `first` contains the first bytes of the reply, including its
@@ -388,7 +393,7 @@ pub(super) async fn forward_large(
         client_read_at: Instant::now(),
         progress: Progress::default(),
         overdue_at: Instant::now() + MESSAGE_LIMIT,
-        room: Room::Given,
+        room: PieceGrant::Given,
     };
     let turn = awaited.limits.forwarding().stepwise(awaited.sharer);
     let mut turns = ForwardingTurns::new(turn);
@@ -517,7 +522,7 @@ impl Transfer<'_> {
         if is_behind {
             self.backlog.record_stall(cx);
         }
-        if self.room == Room::Given
+        if self.room == PieceGrant::Given
             && let Poll::Ready(passed) = self.poll_pass(cx, client, server)
         {
             return Poll::Ready(passed.map(|passed| moved + passed));
@@ -528,7 +533,7 @@ impl Transfer<'_> {
         if client.poll_gone(cx).is_ready() {
             return Poll::Ready(Err(self.client_gone()));
         }
-        if self.room != Room::Given {
+        if self.room != PieceGrant::Given {
             return Poll::Pending;
         }
         // There is room for more bytes, but the server has not sent them yet.
@@ -630,7 +635,8 @@ impl Transfer<'_> {
         let silent = now.saturating_duration_since(self.client_read_at);
         let is_over = silent >= client.write_idle || now >= self.overdue_at;
         let is_too_slow = silent >= SILENT_AFTER || self.progress.is_slow(now);
-        let delays_others = self.room == Room::Refused && is_too_slow && (self.awaited.is_wanted)();
+        let delays_others =
+            self.room == PieceGrant::Refused && is_too_slow && (self.awaited.is_wanted)();
         match is_over || delays_others {
             true => {
                 client.gave_up = true;

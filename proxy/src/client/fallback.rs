@@ -9,7 +9,7 @@ use bson::RawDocument;
 use super::{
     Client, End,
     own_reply::ReplyTo,
-    relay::{Proxied, Relayed, connect_with_hello, relay},
+    relay::{Proxied, RelayedClient, connect_with_hello, relay},
 };
 use seawall_auth::Mechanism;
 use seawall_command::{ErrorReply, HOST_UNREACHABLE, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT};
@@ -93,7 +93,7 @@ impl Client {
         let Some((first, target, _permit)) = self.relayed.map(|relayed| *relayed) else {
             return;
         };
-        let relayed = Relayed {
+        let relayed = RelayedClient {
             stream: self.stream,
             reader: self.reader,
             connected: self.connected,

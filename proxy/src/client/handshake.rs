@@ -9,7 +9,7 @@ use super::{
     Client, CredentialMode, End, LoginDue, Shared,
     credentials::UserName,
     hello::{Greeting, Hello, check_api_version, client_element, quiesce},
-    login::{Login, LoginContext, LoginEnd, claimed_user},
+    login::{LoginContext, LoginEnd, SaslConversation, claimed_user},
     own_reply::{ReplyTo, requires_authentication},
 };
 use crate::captures::CapturedClient;
@@ -310,10 +310,10 @@ impl Client {
     /// cached keys can be used at once.
     fn speculate(&mut self, command: &RawDocument) -> Option<RawDocumentBuf> {
         let shared = Arc::clone(&self.shared);
-        let (login, reply) = Login::speculate(&self.login_context(&shared), command)?;
+        let (login, reply) = SaslConversation::speculate(&self.login_context(&shared), command)?;
         self.login = Some(Box::new(login));
         self.end_exemption_for_login();
-        Some(Login::speculative_reply(&reply))
+        Some(SaslConversation::speculative_reply(&reply))
     }
 
     /// Waits until the login gates, which limit the rate of logins under overload, let this login
@@ -361,7 +361,7 @@ impl Client {
         self.end_exemption_for_login();
         let shared = Arc::clone(&self.shared);
         let mut context = self.login_context(&shared);
-        let (login, reply) = Login::start(&mut context, body, source).await?;
+        let (login, reply) = SaslConversation::start(&mut context, body, source).await?;
         self.login = Some(Box::new(login));
         Ok(reply)
     }

@@ -25,7 +25,7 @@ use seawall_command::{
 use seawall_transport::Sharer;
 
 /// A SASL conversation in progress.
-pub(super) struct Login {
+pub(super) struct SaslConversation {
     mechanism: Mechanism,
     user: UserName,
     began: Instant,
@@ -154,7 +154,7 @@ pub(super) fn claimed_user(start: &RawDocument, source: &str) -> Option<UserName
     SaslStart::parse(start, source).ok().map(|start| start.user)
 }
 
-impl Login {
+impl SaslConversation {
     /// Handles `saslStart`, which replaces any earlier conversation.
     pub(super) async fn start(
         context: &mut LoginContext<'_>,

@@ -74,7 +74,7 @@ pub use self::shared::{Arrivals, Logins, MessageMemory, Routing, Shared};
 use self::{
     client_end::ClientEnd,
     hello::Compressors,
-    login::Login,
+    login::SaslConversation,
     own_reply::{Form, ReplyTo},
     relay::{Target, serve_relayed},
     streaming::can_be_streamed,
@@ -179,7 +179,7 @@ struct Client {
     client_element: Option<Box<[u8]>>,
     identity: Option<Arc<Identity>>,
     /// The login in progress; `None` if there is none.
-    login: Option<Box<Login>>,
+    login: Option<Box<SaslConversation>>,
     /// The deadline for the login; `None` if the client has logged in or need not log in. A
     /// driver's monitor, for example, never logs in. The box saves memory after the login.
     handshake: Option<Box<LoginDue>>,
@@ -412,7 +412,8 @@ impl Client {
     }
 
     /// The earlier of two deadlines: for the client's login, and for the client's proof if a server
-    /// verifies this proof ([`Login::deadline`]). `None` if the client has neither deadline.
+    /// verifies this proof ([`SaslConversation::deadline`]). `None` if the client has neither
+    /// deadline.
     fn read_deadline(&self) -> Option<Instant> {
         let handshake = self.handshake.as_ref().map(|due| due.deadline);
         let first_login = self.login.as_ref().and_then(|login| login.deadline());

@@ -49,11 +49,11 @@ impl<T> fmt::Debug for Conversations<T> {
 }
 
 struct Open<T> {
-    slots: HashMap<u64, Slot<T>>,
+    slots: HashMap<u64, OpenConversation<T>>,
     next: u64,
 }
 
-struct Slot<T> {
+struct OpenConversation<T> {
     sharer: Sharer,
     since: Instant,
     held: Option<T>,
@@ -105,7 +105,7 @@ impl<T> Conversations<T> {
         let mut open = self.open.lock();
         let number = open.next;
         open.next += 1;
-        let slot = Slot {
+        let slot = OpenConversation {
             sharer,
             since: Instant::now(),
             held: None,
@@ -142,7 +142,7 @@ impl<T> Conversations<T> {
         }
         let ended = open.slots.remove(&number);
         drop(open);
-        let Slot { held, turn, .. } = ended.ok_or(None)?;
+        let OpenConversation { held, turn, .. } = ended.ok_or(None)?;
         drop(held);
         Ok(turn)
     }

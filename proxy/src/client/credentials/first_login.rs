@@ -19,7 +19,7 @@ use super::{
     CredentialError, Credentials, FIRST_LOGIN_LIMIT, KeyRequest, Known, Obtained, QUESTION_LIMIT,
     UserName, UserSecret,
     conversations::Conversation,
-    flights::Lead,
+    flights::FirstLoginClaim,
     reading::{ask_own_keys, is_server_failure, shown_error},
     spares::MAX_SPARE,
 };
@@ -45,7 +45,7 @@ pub(in crate::client) type Secret = Zeroizing<Vec<u8>>;
 #[must_use]
 pub(in crate::client) struct FirstLogin {
     credentials: Arc<Credentials>,
-    lead: Lead,
+    lead: FirstLoginClaim,
     deadline: Instant,
     /// The turn for an exchange with a server; `None` while the first login waits for its client.
     exchange: Option<Turn>,
@@ -71,7 +71,7 @@ impl Credentials {
     pub(super) async fn begin_first_login(
         self: &Arc<Self>,
         request: &KeyRequest<'_>,
-        lead: Lead,
+        lead: FirstLoginClaim,
         deadline: Instant,
     ) -> Result<Obtained, CredentialError> {
         let KeyRequest {

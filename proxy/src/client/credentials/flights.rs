@@ -38,10 +38,11 @@ struct FlightsState {
 #[derive(Debug, Default)]
 struct UserFlights {
     in_progress: HashMap<Sharer, Flight>,
-    /// Number of [`Lead`]s, including the `Lead`s of first logins that were replaced.
+    /// Number of [`FirstLoginClaim`]s, including the `FirstLoginClaim`s of first logins that were
+    /// replaced.
     leads: usize,
     /// The addresses with waiting logins.
-    waiting: HashMap<Sharer, Waiters>,
+    waiting: HashMap<Sharer, WaitingLogins>,
     /// Notified when Seawall learns the user's keys (the user becomes known), or that a server does
     /// not know the user (the user becomes unknown).
     resolved: Arc<Notify>,
@@ -49,8 +50,8 @@ struct UserFlights {
 
 /// The waiting logins of one user from one address.
 #[derive(Debug, Default)]
-struct Waiters {
-    /// Number of waiting logins: each has a [`Waiter`].
+struct WaitingLogins {
+    /// Number of waiting logins: each has a [`WaitingLogin`].
     count: usize,
     /// Notifies one login when a first login ends, and all logins when the user becomes known or
     /// unknown. A notified login tries to become the first login. So if thousands of logins wait,
@@ -68,7 +69,7 @@ struct Flight {
 /// right.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Lead {
+pub(super) struct FirstLoginClaim {
     flights: Arc<Flights>,
     user: UserName,
     sharer: Sharer,
@@ -78,22 +79,22 @@ pub(super) struct Lead {
 
 /// The wait of one login while another login is the first login of the same user.
 #[derive(Debug)]
-pub(super) struct Wait {
+pub(super) struct FirstLoginWait {
     notified: OwnedNotified,
     until: Instant,
-    waiter: Waiter,
+    waiter: WaitingLogin,
 }
 
-/// One login that waits, counted in [`Waiters::count`]. Dropping this value removes the login from
-/// the count.
+/// One login that waits, counted in [`WaitingLogins::count`]. Dropping this value removes the login
+/// from the count.
 #[derive(Debug)]
-struct Waiter {
+struct WaitingLogin {
     flights: Arc<Flights>,
     user: UserName,
     sharer: Sharer,
 }
 
-impl Wait {
+impl FirstLoginWait {
     /// Returns at `deadline` at the latest. Returns earlier if the login should try again to become
     /// the first login:
     ///
@@ -116,13 +117,13 @@ impl Wait {
 impl Flights {
     /// Claims the right to be the first login of a user (see [`super::first_login`]), for a login
     /// that has waited since `began`. If the login must still wait for other first logins of
-    /// the user, returns a [`Wait`] for them. After this wait, the login may try again.
+    /// the user, returns a [`FirstLoginWait`] for them. After this wait, the login may try again.
     pub(super) fn lead(
         self: &Arc<Self>,
         user: &UserName,
         sharer: Sharer,
         began: Instant,
-    ) -> Result<Lead, Box<Wait>> {
+    ) -> Result<FirstLoginClaim, Box<FirstLoginWait>> {
         let now = Instant::now();
         let mut state = self.0.lock();
         if let Some(flights) = state.users.get_mut(user)
@@ -132,10 +133,10 @@ impl Flights {
         {
             let waiters = flights.waiting.entry(sharer).or_default();
             waiters.count += 1;
-            return Err(Box::new(Wait {
+            return Err(Box::new(FirstLoginWait {
                 notified: Arc::clone(&waiters.notify).notified_owned(),
                 until,
-                waiter: Waiter {
+                waiter: WaitingLogin {
                     flights: Arc::clone(self),
                     user: user.clone(),
                     sharer,
@@ -148,7 +149,7 @@ impl Flights {
         let flight = Flight { number, since: now };
         flights.in_progress.insert(sharer, flight);
         flights.leads += 1;
-        Ok(Lead {
+        Ok(FirstLoginClaim {
             flights: Arc::clone(self),
             user: user.clone(),
             sharer,
@@ -158,8 +159,8 @@ impl Flights {
     }
 
     /// Records that Seawall has learned the user's keys, or that a server does not know the user.
-    /// Wakes all waiting logins of this user. Also wakes the logins that have a [`Lead`] but have
-    /// not begun their first login. None of these logins needs a first login any more.
+    /// Wakes all waiting logins of this user. Also wakes the logins that have a [`FirstLoginClaim`]
+    /// but have not begun their first login. None of these logins needs a first login any more.
     pub(super) fn resolve(&self, user: &UserName) {
         let state = self.0.lock();
         let Some(flights) = state.users.get(user) else {
@@ -185,9 +186,9 @@ impl FlightsState {
 }
 
 impl UserFlights {
-    /// Returns the [`Waiters::notify`] of each address that has waiting logins but no first login
-    /// in progress. If an address has a first login in progress, its waiting logins continue when
-    /// this first login ends.
+    /// Returns the [`WaitingLogins::notify`] of each address that has waiting logins but no first
+    /// login in progress. If an address has a first login in progress, its waiting logins continue
+    /// when this first login ends.
     fn notifies_without_flight(&self) -> Vec<Arc<Notify>> {
         let waiting = self.waiting.iter();
         let waiting = waiting.filter(|(sharer, _)| !self.in_progress.contains_key(*sharer));
@@ -209,7 +210,7 @@ impl UserFlights {
     }
 }
 
-impl Lead {
+impl FirstLoginClaim {
     /// The user of this first login.
     pub(super) fn user(&self) -> &UserName {
         &self.user
@@ -227,7 +228,7 @@ impl Lead {
     }
 }
 
-impl Drop for Lead {
+impl Drop for FirstLoginClaim {
     fn drop(&mut self) {
         let mut state = self.flights.0.lock();
         let Some(flights) = state.users.get_mut(&self.user) else {
@@ -249,7 +250,7 @@ impl Drop for Lead {
     }
 }
 
-impl Drop for Waiter {
+impl Drop for WaitingLogin {
     fn drop(&mut self) {
         let mut state = self.flights.0.lock();
         let Some(flights) = state.users.get_mut(&self.user) else {
@@ -288,7 +289,11 @@ mod tests {
         Sharer::at(Some([192, 0, 2, address].into()))
     }
 
-    fn lead(flights: &Arc<Flights>, address: u8, began: Instant) -> Result<Lead, Box<Wait>> {
+    fn lead(
+        flights: &Arc<Flights>,
+        address: u8,
+        began: Instant,
+    ) -> Result<FirstLoginClaim, Box<FirstLoginWait>> {
         flights.lead(&user(), from(address), began)
     }
 

@@ -45,13 +45,13 @@ pub use self::mode::CredentialMode;
 pub(crate) use self::mode::{ConfiguredUser, CredentialSettings, UserSecret};
 use self::{
     conversations::Conversations,
-    flights::{Flights, Wait},
+    flights::{FirstLoginWait, Flights},
     spares::Spares,
     store::{FRESH_FOR, Store},
 };
 pub(super) use self::{
     first_login::{Carried, FirstLogin, Secret},
-    store::{Known, MAX_SOURCE_BYTES, Reading, UserName},
+    store::{KeyReading, Known, MAX_SOURCE_BYTES, UserName},
 };
 
 /// Minimum time between two requests to a server for a user's keys, if the first request succeeded.
@@ -231,7 +231,7 @@ impl Credentials {
         for user in removed {
             let identity = self.store.lock().live_identity(user);
             if let Some(identity) = identity {
-                self.apply_reading(user, &identity, Reading::Gone, now);
+                self.apply_reading(user, &identity, KeyReading::Gone, now);
             }
         }
     }
@@ -397,7 +397,7 @@ impl Credentials {
             for _ in 0..2 {
                 let asked_at = Instant::now();
                 let reading = timeout(QUESTION_LIMIT, me.read(&user, &identity)).await;
-                let reading = reading.unwrap_or(Reading::Unavailable);
+                let reading = reading.unwrap_or(KeyReading::Unavailable);
                 me.apply_reading(&user, &identity, reading, asked_at);
                 if !me.store.lock().is_doubted(&user) {
                     break;
@@ -416,10 +416,10 @@ impl Credentials {
         &self,
         user: &UserName,
         identity: &Arc<Identity>,
-        reading: Reading,
+        reading: KeyReading,
         asked_at: Instant,
     ) {
-        let has_keys = matches!(reading, Reading::Keys(_));
+        let has_keys = matches!(reading, KeyReading::Keys(_));
         let evicted = self.store.lock().confirm(user, identity, reading, asked_at);
         drop(evicted);
         if has_keys {
@@ -465,7 +465,7 @@ impl Credentials {
         self.first_logins.resolve(user);
         // A reload may have removed the user from the configuration during the user's login.
         if !self.may_be_known(user) {
-            self.apply_reading(user, &known.identity, Reading::Gone, Instant::now());
+            self.apply_reading(user, &known.identity, KeyReading::Gone, Instant::now());
             return Err(CredentialError::Refused);
         }
         Ok(known)
@@ -526,7 +526,7 @@ impl Credentials {
             return;
         }
         let user = UserName::of(identity);
-        let reading = Reading::Refused(login_version);
+        let reading = KeyReading::Refused(login_version);
         self.apply_reading(&user, identity, reading, Instant::now());
     }
 
@@ -551,7 +551,7 @@ impl Credentials {
     /// user's clients.
     pub(super) fn record_dropped_user(&self, identity: &Arc<Identity>) {
         let user = UserName::of(identity);
-        self.apply_reading(&user, identity, Reading::Gone, Instant::now());
+        self.apply_reading(&user, identity, KeyReading::Gone, Instant::now());
     }
 
     /// Returns the mechanisms that Seawall offers for a user: those that the server lists and that
@@ -638,7 +638,7 @@ impl Credentials {
     async fn wait_unless_known(
         &self,
         request: &KeyRequest<'_>,
-        wait: Wait,
+        wait: FirstLoginWait,
         deadline: Instant,
     ) -> Result<Option<Known>, CredentialError> {
         let now = Instant::now();

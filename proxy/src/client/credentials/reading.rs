@@ -7,8 +7,8 @@ use bson::{RawDocumentBuf, cstr, rawdoc};
 use tokio::time::{Instant, timeout_at};
 
 use super::{
-    CredentialError, CredentialMode, Credentials, KNOWN_QUESTION_LIMIT, KeyRequest, Known,
-    QUESTION_LIMIT, Reading, UserName,
+    CredentialError, CredentialMode, Credentials, KNOWN_QUESTION_LIMIT, KeyReading, KeyRequest,
+    Known, QUESTION_LIMIT, UserName,
 };
 use crate::{
     client::refusals::Refusals,
@@ -29,23 +29,23 @@ const MAX_ATTEMPTS: usize = 3;
 
 impl Credentials {
     /// Reads the keys of a known user again, on the primary or on a router.
-    pub(super) async fn read(&self, user: &UserName, identity: &Arc<Identity>) -> Reading {
+    pub(super) async fn read(&self, user: &UserName, identity: &Arc<Identity>) -> KeyReading {
         let reading = match self.mode() {
             CredentialMode::Lookup => {
                 let login_version = identity.login_version();
                 match self.read_as_service(user).await {
-                    Ok(credentials) => Reading::Keys(Box::new(credentials)),
-                    Err(NoKeys::Unavailable) => Reading::Unavailable,
-                    Err(NoKeys::NoSuchUser) => Reading::Gone,
-                    Err(NoKeys::Unusable) => Reading::Refused(login_version),
+                    Ok(credentials) => KeyReading::Keys(Box::new(credentials)),
+                    Err(NoKeys::Unavailable) => KeyReading::Unavailable,
+                    Err(NoKeys::NoSuchUser) => KeyReading::Gone,
+                    Err(NoKeys::Unusable) => KeyReading::Refused(login_version),
                 }
             }
-            CredentialMode::Undecided => Reading::Unavailable,
+            CredentialMode::Undecided => KeyReading::Unavailable,
             CredentialMode::Own | CredentialMode::Users | CredentialMode::None => {
                 self.read_as_itself(user, identity).await
             }
         };
-        if let Reading::Keys(read) = &reading {
+        if let KeyReading::Keys(read) = &reading {
             self.ask_about_disabled(user, identity, read).await;
         }
         reading
@@ -93,7 +93,7 @@ impl Credentials {
     }
 
     /// Reads a user's keys on a connection that is authenticated as this user.
-    async fn read_as_itself(&self, user: &UserName, identity: &Arc<Identity>) -> Reading {
+    async fn read_as_itself(&self, user: &UserName, identity: &Arc<Identity>) -> KeyReading {
         let login_version = identity.login_version();
         let mut checkout = match self.check_out_to_read(identity).await {
             Ok(checkout) => checkout,
@@ -102,14 +102,14 @@ impl Credentials {
         match ask_own_keys(checkout.begin(), user, &self.topology).await {
             Ok(credentials) => {
                 checkout.finish();
-                Reading::Keys(Box::new(credentials))
+                KeyReading::Keys(Box::new(credentials))
             }
             // Every user may read its own keys. A refusal means that the user no longer exists.
             Err(Some(UsersInfoError::CommandFailed { code: UNAUTHORIZED })) => {
                 checkout.discard(CloseReason::Unauthorized);
-                Reading::Gone
+                KeyReading::Gone
             }
-            Err(Some(UsersInfoError::NoSuchUser)) => Reading::Gone,
+            Err(Some(UsersInfoError::NoSuchUser)) => KeyReading::Gone,
             // Other error codes concern the server, not the user. For example, the server is no
             // longer the primary.
             Err(Some(UsersInfoError::CommandFailed { code })) => {
@@ -119,13 +119,13 @@ impl Credentials {
                     self.topology
                         .report_state_change(checkout.pool(), generation, code);
                 }
-                Reading::Unavailable
+                KeyReading::Unavailable
             }
             Err(Some(error)) => {
                 self.log_failed_reading(user, Some(&error));
-                Reading::Refused(login_version)
+                KeyReading::Refused(login_version)
             }
-            Err(None) => Reading::Unavailable,
+            Err(None) => KeyReading::Unavailable,
         }
     }
 
@@ -140,13 +140,13 @@ impl Credentials {
 
     /// Checks out a connection of a user to the primary or to a router, to read the user's keys. If
     /// a router refuses the user's keys, tries another router, because the data about users on the
-    /// first router may be outdated. The error is the [`Reading`] that the caller returns instead
-    /// of the keys.
-    async fn check_out_to_read(&self, identity: &Arc<Identity>) -> Result<Checkout, Reading> {
+    /// first router may be outdated. The error is the [`KeyReading`] that the caller returns
+    /// instead of the keys.
+    async fn check_out_to_read(&self, identity: &Arc<Identity>) -> Result<Checkout, KeyReading> {
         let deadline = Instant::now() + QUESTION_LIMIT;
         let preference = ReadPreference::PRIMARY;
         let selected = self.topology.select(&preference, deadline).await;
-        let mut pool = selected.map_err(|_| Reading::Unavailable)?;
+        let mut pool = selected.map_err(|_| KeyReading::Unavailable)?;
         let mut refusals = Refusals::default();
         loop {
             // This checkout is served before the user's waiting operations, because logins wait for
@@ -159,19 +159,19 @@ impl Credentials {
                     login_version,
                     ..
                 }) if error.refuses_keys() => login_version,
-                Err(_) => return Err(Reading::Unavailable),
+                Err(_) => return Err(KeyReading::Unavailable),
             };
             refusals.add(pool.address().clone(), refused_version);
             let refusing = refusals.routers();
             pool = match self.topology.router_except(refusing) {
                 Some(other) => other,
                 None if self.topology.is_router(pool.address()) => {
-                    return Err(Reading::RefusedByRouters {
+                    return Err(KeyReading::RefusedByRouters {
                         login_version: refused_version,
                         is_undecided: self.topology.expects_router_except(refusing),
                     });
                 }
-                None => return Err(Reading::Refused(refused_version)),
+                None => return Err(KeyReading::Refused(refused_version)),
             };
         }
     }

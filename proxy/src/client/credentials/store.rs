@@ -129,7 +129,7 @@ impl Known {
 
 /// Result of reading a user's keys.
 #[derive(Clone, Debug)]
-pub(in crate::client) enum Reading {
+pub(in crate::client) enum KeyReading {
     /// The current keys of the user.
     Keys(Box<seawall_auth::Credentials>),
     /// The user no longer exists.
@@ -543,30 +543,30 @@ impl Store {
         &mut self,
         user: &UserName,
         identity: &Arc<Identity>,
-        reading: Reading,
+        reading: KeyReading,
         asked_at: Instant,
     ) -> Confirmed {
         let hash = self.hash(user);
         let current = self.known.get(&hash);
         let current = current.filter(|known| known.identity.id() == identity.id());
         let (status, refused) = match reading {
-            Reading::Unavailable => return Confirmed::default(),
+            KeyReading::Unavailable => return Confirmed::default(),
             // If `current` is `None`, the keys have expired or were evicted. The reading still
             // counts if clients or pools use the identity.
-            Reading::Keys(credentials) if current.is_some() || self.is_live(&hash, identity) => {
+            KeyReading::Keys(credentials) if current.is_some() || self.is_live(&hash, identity) => {
                 let (_, known) = self.learn(user, *credentials, None, asked_at);
                 return Confirmed { known, ended: None };
             }
-            Reading::Keys(_) => return Confirmed::default(),
-            Reading::Gone => (IdentityStatus::Gone, None),
+            KeyReading::Keys(_) => return Confirmed::default(),
+            KeyReading::Gone => (IdentityStatus::Gone, None),
             // The refused keys were replaced before the refusal arrived.
-            Reading::Refused(version) if version != identity.login_version() => {
+            KeyReading::Refused(version) if version != identity.login_version() => {
                 return Confirmed::default();
             }
             // The cached keys may be outdated. They are removed, so that a server verifies the
             // user's next login. If a router may still accept the keys, they are removed only if a
             // proof has failed against them.
-            Reading::RefusedByRouters {
+            KeyReading::RefusedByRouters {
                 login_version,
                 is_undecided,
             } => {
@@ -576,7 +576,7 @@ impl Store {
                 }
                 return Confirmed::default();
             }
-            Reading::Refused(_) => {
+            KeyReading::Refused(_) => {
                 let refused = current.map(|known| Arc::clone(&known.credentials));
                 (IdentityStatus::Refused, refused)
             }

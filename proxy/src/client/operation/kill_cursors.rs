@@ -31,14 +31,14 @@ const LISTS: [&CStr; 4] = [
 ];
 
 /// The parts of a `killCursors`: each server, with the cursors that its command names.
-pub(super) type Parts = Vec<(Arc<ServerPool>, Vec<i64>)>;
+pub(super) type KillCursorsParts = Vec<(Arc<ServerPool>, Vec<i64>)>;
 
 impl Operation<'_> {
     /// Splits the cursors of a `killCursors` by server. Cursors whose server is unknown (they have
     /// no pin, see [`crate::pins`]) are added to one of the parts. Returns `None` if the pins name
     /// fewer than two servers, if there are more than [`MAX_INSPECTED_CURSORS`] cursors, and for
     /// all other commands.
-    pub(super) fn parts(&self, now: Instant) -> Option<Parts> {
+    pub(super) fn parts(&self, now: Instant) -> Option<KillCursorsParts> {
         if self.command.class != Class::KillCursors {
             return None;
         }
@@ -52,7 +52,7 @@ impl Operation<'_> {
     /// same applies to the error of the operation's own time limit, which all parts share.
     pub(super) async fn kill_in_parts(
         &self,
-        parts: Parts,
+        parts: KillCursorsParts,
         end: &mut ClientEnd<'_>,
         observation: &mut Observation<'_>,
     ) -> AttemptEnd {
@@ -162,7 +162,9 @@ impl Operation<'_> {
 /// it has two pools: a closed one, and a new one at the same address. Cursors without a server are
 /// added to one of the parts. Returns `None` if there are fewer than two pools, or more than
 /// [`MAX_INSPECTED_CURSORS`] cursors.
-fn by_server(cursors: impl Iterator<Item = (i64, Option<Arc<ServerPool>>)>) -> Option<Parts> {
+fn by_server(
+    cursors: impl Iterator<Item = (i64, Option<Arc<ServerPool>>)>,
+) -> Option<KillCursorsParts> {
     let mut parts: HashMap<_, (Arc<ServerPool>, Vec<i64>)> = HashMap::new();
     // A cursor without a pin (the record of its server) has usually ended, so any server can report
     // that the cursor does not exist.
@@ -180,7 +182,7 @@ fn by_server(cursors: impl Iterator<Item = (i64, Option<Arc<ServerPool>>)>) -> O
             }
         }
     }
-    let mut parts: Parts = parts.into_values().collect();
+    let mut parts: KillCursorsParts = parts.into_values().collect();
     parts.first_mut()?.1.extend(unknown);
     (parts.len() > 1).then_some(parts)
 }

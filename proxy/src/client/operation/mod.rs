@@ -34,7 +34,7 @@ use self::{
     capture::{arrived, record_command},
     context::{Attempt, AttemptEnd, Operation},
     failure::NO_WRITES_PERFORMED,
-    slices::Wait,
+    slices::DataWait,
 };
 pub(super) use self::{
     context::{cursor_ids, input, sequences},
@@ -193,7 +193,7 @@ impl Operation<'_> {
     /// time, the client gets the empty reply of the last slice, as at the end of a wait.
     async fn run_in_slices(
         &self,
-        wait: &Wait,
+        wait: &DataWait,
         end: &mut ClientEnd<'_>,
         observation: &mut Observation<'_>,
     ) -> AttemptEnd {

@@ -29,7 +29,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A wait for data at the server that has the operation's cursor.
 #[derive(Clone, Debug)]
-pub(super) struct Wait {
+pub(super) struct DataWait {
     pool: Arc<ServerPool>,
     until: Instant,
 }
@@ -50,7 +50,7 @@ impl Slice {
     }
 }
 
-impl Wait {
+impl DataWait {
     /// The next slice, no longer than `longest`.
     fn slice(&self, longest: Duration, now: Instant) -> Slice {
         Slice {
@@ -64,7 +64,7 @@ impl Operation<'_> {
     /// The operation's wait for data; `None` if the operation does not wait for data. A `getMore`
     /// whose `maxTimeMS` is invalid does not wait: the server refuses it. A `getMore` whose
     /// `maxTimeMS` is 0 does not wait either, if the servers reply to it at once.
-    pub(super) fn wait(&self, began: Instant) -> Option<Wait> {
+    pub(super) fn wait(&self, began: Instant) -> Option<DataWait> {
         if self.command.class != Class::GetMore || self.command.has_invalid_max_time {
             return None;
         }
@@ -76,7 +76,7 @@ impl Operation<'_> {
         }
         let pin = self.shared.routing.pins.cursor(self.cursor_id()?, began)?;
         let wanted = self.max_time().unwrap_or(DEFAULT_WAIT);
-        pin.is_awaiting.then(|| Wait {
+        pin.is_awaiting.then(|| DataWait {
             pool: pin.server,
             until: began + wanted,
         })
@@ -89,7 +89,7 @@ impl Operation<'_> {
     /// See [`CheckOutFailure`].
     pub(super) async fn next_slice(
         &self,
-        wait: &Wait,
+        wait: &DataWait,
         is_further: bool,
         observation: &mut Observation<'_>,
     ) -> Result<(Slice, Checkout), CheckOutFailure> {
@@ -114,7 +114,7 @@ impl Operation<'_> {
     /// See [`CheckOutFailure`].
     async fn begin_slice(
         &self,
-        wait: &Wait,
+        wait: &DataWait,
         observation: &mut Observation<'_>,
     ) -> Result<(Slice, Checkout), CheckOutFailure> {
         let (mut began, mut paused_since) = (None, None);
@@ -140,7 +140,7 @@ impl Operation<'_> {
     /// this operation first found the pool paused.
     async fn lane_permit(
         &self,
-        wait: &Wait,
+        wait: &DataWait,
         observation: &Observation<'_>,
         paused_since: &mut Option<Instant>,
     ) -> Result<LanePermit, CheckOutFailure> {
@@ -162,7 +162,12 @@ impl Operation<'_> {
     /// True if Seawall sends another slice after `slice`, which ended with `ended`. All of these
     /// must be true: `slice` brought no data and did not end early, the wait has time left, the
     /// cursor is open, and Seawall is not draining.
-    pub(super) fn should_continue(&self, wait: &Wait, slice: Slice, ended: &AttemptEnd) -> bool {
+    pub(super) fn should_continue(
+        &self,
+        wait: &DataWait,
+        slice: Slice,
+        ended: &AttemptEnd,
+    ) -> bool {
         let is_empty = matches!(ended, AttemptEnd::Reply(_, Outcome::Ok, 0));
         let now = Instant::now();
         // If the server replied in less than half of the slice's time, the wait ends. Without this

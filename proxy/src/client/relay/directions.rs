@@ -21,7 +21,7 @@ use tokio::{
 use super::{
     admission::Admission,
     replies::{Replies, ReplyEvent},
-    watch::{Verdict, Watch},
+    watch::{RequestVerdict, Watch},
 };
 use crate::{
     client::{
@@ -82,7 +82,7 @@ impl AsyncRead for FromClient<'_> {
 }
 
 /// The reason why one direction of a relay ended.
-enum Ended {
+enum DirectionEnd {
     /// The side that Seawall reads from has closed its connection. A failed read from the server
     /// counts too.
     Peer,
@@ -98,7 +98,7 @@ enum Ended {
     Closed,
 }
 
-impl Ended {
+impl DirectionEnd {
     /// How the client's connection ends; `None` if the client left, or after [`Self::Broken`].
     /// `is_of_server` is true if the direction from the server to the client ended.
     fn departure(self, is_of_server: bool) -> Option<Departure> {
@@ -164,8 +164,8 @@ impl<'a> Relay<'a> {
     }
 
     /// Relays until the client or the server ends its connection, or until Seawall closes the relay
-    /// ([`Ended::Closed`]). Returns how Seawall ends the client's connection. Returns `None` if
-    /// the client has ended it, or if the connection is broken.
+    /// ([`DirectionEnd::Closed`]). Returns how Seawall ends the client's connection. Returns `None`
+    /// if the client has ended it, or if the connection is broken.
     pub(super) async fn run(
         &self,
         client: Stream,
@@ -196,13 +196,13 @@ impl<'a> Relay<'a> {
         };
         self.watch.lock().keep_stage();
         let leave = async {
-            if matches!(ended, Ended::Peer) {
+            if matches!(ended, DirectionEnd::Peer) {
                 // The client's bytes have been forwarded. After the shutdown, the server replies to
                 // the last requests and ends the connection.
                 drop(to_server.shutdown().await);
             }
         };
-        if matches!(ended, Ended::Peer | Ended::Server) {
+        if matches!(ended, DirectionEnd::Peer | DirectionEnd::Server) {
             drop(timeout(LEAVE_LIMIT, async { tokio::join!(leave, replies) }).await);
         }
         ended.departure(false)
@@ -224,7 +224,7 @@ impl<'a> Relay<'a> {
         server: &mut WriteHalf<Stream>,
         to_client: &ClientWriter,
         wear: &[Wear],
-    ) -> Ended {
+    ) -> DirectionEnd {
         let mut next = first;
         loop {
             // The reader may already hold a part of the next request.
@@ -233,13 +233,13 @@ impl<'a> Relay<'a> {
             // The wear is also checked after each reply. This check is for clients that send only
             // unacknowledged writes, which get no replies.
             if self.has_to_end(wear) {
-                return Ended::Closed;
+                return DirectionEnd::Closed;
             }
             let message = match next.take() {
                 Some(message) => message,
                 None => match self.next(&mut reader, client).await {
                     Ok(Some(message)) => message,
-                    Ok(None) => return Ended::Peer,
+                    Ok(None) => return DirectionEnd::Peer,
                     Err(error) => return self.not_read(&error),
                 },
             };
@@ -262,19 +262,19 @@ impl<'a> Relay<'a> {
         client: &mut FromClient<'_>,
         server: &mut WriteHalf<Stream>,
         to_client: &ClientWriter,
-    ) -> Result<(), Ended> {
+    ) -> Result<(), DirectionEnd> {
         while self.watch.lock().pending() >= MAX_PENDING {
             self.has_room.notified().await;
         }
         match self.verdict(message, reader.sharer()).await {
-            Verdict::Pass => {}
-            Verdict::Refuse(reply) => {
+            RequestVerdict::Pass => {}
+            RequestVerdict::Refuse(reply) => {
                 let reply = reply.unwrap_or_default();
                 return self.send_reply(&reply, to_client).await;
             }
-            Verdict::Close(reason) => {
+            RequestVerdict::Close(reason) => {
                 tracing::debug!(reason, "closing the connection of a relayed client");
-                return Err(Ended::Closed);
+                return Err(DirectionEnd::Closed);
             }
         }
         self.forward(message, reader, client, server).await?;
@@ -307,15 +307,15 @@ impl<'a> Relay<'a> {
     }
 
     /// Ends the direction from the client to the server after a read error.
-    fn not_read(&self, error: &ReadError) -> Ended {
+    fn not_read(&self, error: &ReadError) -> DirectionEnd {
         tracing::debug!(%error, "could not read from a relayed client");
         match error.refusal() {
             Some(reason) => {
                 self.shared.recorder.count_unobserved(reason);
-                Ended::Closed
+                DirectionEnd::Closed
             }
-            None if error.is_reset() => Ended::Reset,
-            None => Ended::Broken,
+            None if error.is_reset() => DirectionEnd::Reset,
+            None => DirectionEnd::Broken,
         }
     }
 
@@ -329,7 +329,7 @@ impl<'a> Relay<'a> {
     }
 
     /// Decides if a request may pass. Inflates a compressed request first.
-    async fn verdict(&self, message: &Message, sharer: Sharer) -> Verdict {
+    async fn verdict(&self, message: &Message, sharer: Sharer) -> RequestVerdict {
         let now = message.head_since.unwrap_or_else(Instant::now);
         let heavy = self.shared.limits.heavy(sharer);
         if message.header.op_code != OpCode::Compressed {
@@ -337,7 +337,7 @@ impl<'a> Relay<'a> {
             return heavy.walk(message.bytes.len(), inspecting).await;
         }
         if self.watch.lock().has_to_log_in() {
-            return Verdict::close(&self.shared.recorder, "compressed_refused");
+            return RequestVerdict::close(&self.shared.recorder, "compressed_refused");
         }
         let reserved =
             message.reserve_for_inspection(MAX_MESSAGE_BYTES, &self.shared.memory.requests, sharer);
@@ -353,7 +353,7 @@ impl<'a> Relay<'a> {
                 let inspecting = || self.watch.lock().request(&inflated, now);
                 heavy.walk(inflated.bytes.len(), inspecting).await
             }
-            Err(_) => Verdict::close(&self.shared.recorder, "relay_compressed"),
+            Err(_) => RequestVerdict::close(&self.shared.recorder, "relay_compressed"),
         }
     }
 
@@ -364,11 +364,11 @@ impl<'a> Relay<'a> {
         reader: &mut MessageReader,
         client: &mut FromClient<'_>,
         server: &mut WriteHalf<Stream>,
-    ) -> Result<(), Ended> {
-        let gone = |_: io::Error| Ended::Server;
+    ) -> Result<(), DirectionEnd> {
+        let gone = |_: io::Error| DirectionEnd::Server;
         server.write_all(&message.bytes).await.map_err(gone)?;
         if message.is_head() {
-            let parsed = OpMsg::parse_head(&message.bytes).map_err(|_| Ended::Closed)?;
+            let parsed = OpMsg::parse_head(&message.bytes).map_err(|_| DirectionEnd::Closed)?;
             let rest = forward_rest(reader, client, server, message, &parsed, &|| false).await;
             let statements = rest.map_err(|error| self.not_forwarded(&error))?;
             let request_id = message.header.request_id;
@@ -377,20 +377,20 @@ impl<'a> Relay<'a> {
         server.flush().await.map_err(gone)
     }
 
-    fn not_forwarded(&self, error: &StreamError) -> Ended {
+    fn not_forwarded(&self, error: &StreamError) -> DirectionEnd {
         match error {
-            StreamError::Server(_) => Ended::Server,
+            StreamError::Server(_) => DirectionEnd::Server,
             StreamError::Client(error) => self.not_read(error),
             StreamError::Malformed(_) => {
                 self.shared.recorder.count_unobserved("relay_malformed");
-                Ended::Closed
+                DirectionEnd::Closed
             }
         }
     }
 
     /// Sends the client a reply that Seawall has built. If only a part of a server's reply has been
     /// forwarded, first waits until the rest of this reply has been forwarded.
-    async fn send_reply(&self, reply: &[u8], to_client: &ClientWriter) -> Result<(), Ended> {
+    async fn send_reply(&self, reply: &[u8], to_client: &ClientWriter) -> Result<(), DirectionEnd> {
         let limit = self.shared.settings().client_write_idle_timeout;
         let sent = timeout(limit, async {
             let mut client = to_client.lock().await;
@@ -399,8 +399,8 @@ impl<'a> Relay<'a> {
         });
         match sent.await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(Ended::Broken),
-            Err(_) => Err(Ended::Closed),
+            Ok(Err(_)) => Err(DirectionEnd::Broken),
+            Err(_) => Err(DirectionEnd::Closed),
         }
     }
 
@@ -412,7 +412,7 @@ impl<'a> Relay<'a> {
         mut server: ReadHalf<Stream>,
         to_client: &ClientWriter,
         wear: &[Wear],
-    ) -> Ended {
+    ) -> DirectionEnd {
         let mut replies = Replies::default();
         let mut chunk = vec![0; CHUNK_BYTES];
         let mut locked_writer = None;
@@ -421,7 +421,7 @@ impl<'a> Relay<'a> {
                 Ok(length) if length > 0 => length,
                 _ => {
                     self.watch.lock().fail_pending(Instant::now());
-                    return Ended::Peer;
+                    return DirectionEnd::Peer;
                 }
             };
             let bytes = chunk.get(..length).unwrap_or_default();
@@ -433,7 +433,7 @@ impl<'a> Relay<'a> {
                 self.shared
                     .recorder
                     .count_unobserved("relay_reply_malformed");
-                return Ended::Closed;
+                return DirectionEnd::Closed;
             }
             let sent = timeout(self.shared.settings().client_write_idle_timeout, async {
                 writer.write_all(bytes).await?;
@@ -441,14 +441,14 @@ impl<'a> Relay<'a> {
             });
             match sent.await {
                 Ok(Ok(())) => {}
-                Ok(Err(_)) => return Ended::Broken,
-                Err(_) => return Ended::Closed,
+                Ok(Err(_)) => return DirectionEnd::Broken,
+                Err(_) => return DirectionEnd::Closed,
             }
             self.watch.lock().finish_sent(Instant::now());
             if !replies.is_between_replies() {
                 locked_writer = Some(writer);
             } else if self.has_to_end(wear) {
-                return Ended::Closed;
+                return DirectionEnd::Closed;
             }
         }
     }
@@ -480,9 +480,11 @@ impl<'a> Relay<'a> {
 /// Waits until a request has been passed on, for at most [`MESSAGE_LIMIT`]. While the server reads
 /// nothing, Seawall reads nothing from the client. So without this limit, Seawall might never
 /// notice that the client has left.
-async fn within_limit(passing: impl Future<Output = Result<(), Ended>>) -> Result<(), Ended> {
+async fn within_limit(
+    passing: impl Future<Output = Result<(), DirectionEnd>>,
+) -> Result<(), DirectionEnd> {
     let passed = timeout(MESSAGE_LIMIT, passing).await;
-    passed.unwrap_or(Err(Ended::Server))
+    passed.unwrap_or(Err(DirectionEnd::Server))
 }
 
 #[cfg(test)]
@@ -494,10 +496,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_relay_ends_if_its_server_reads_nothing_for_an_hour() {
         let (mut near, _far) = duplex(16);
-        let writing = async { near.write_all(&[0; 17]).await.map_err(|_| Ended::Broken) };
+        let writing = async {
+            near.write_all(&[0; 17])
+                .await
+                .map_err(|_| DirectionEnd::Broken)
+        };
         let began = Instant::now();
         let passed = within_limit(writing).await;
-        assert!(matches!(passed, Err(Ended::Server)));
+        assert!(matches!(passed, Err(DirectionEnd::Server)));
         assert!(began.elapsed() >= MESSAGE_LIMIT);
     }
 }

@@ -79,7 +79,7 @@ const TLS_RECORD: [u8; 2] = [TLS_HANDSHAKE, 0x03];
 const IDLE_IN_DRAIN: Duration = Duration::from_secs(1);
 
 /// A client that Seawall will relay.
-pub(super) struct Relayed {
+pub(super) struct RelayedClient {
     pub(super) stream: Stream,
     pub(super) reader: MessageReader,
     pub(super) connected: ConnectedClient,
@@ -155,7 +155,7 @@ pub(super) async fn serve_relayed(
         };
         return pass_encrypted(&shared, stream, reader, target, until_tls).await;
     }
-    let relayed = Relayed {
+    let relayed = RelayedClient {
         stream,
         reader,
         connected,
@@ -303,14 +303,14 @@ fn close(shared: &Shared, connected: &mut ConnectedClient, reason: &'static str)
 /// - The client's login is overdue.
 /// - Seawall drains and the client is idle.
 /// - Another server is now the primary or the selected router, so the relay must leave its server.
-pub(super) async fn relay(shared: &Arc<Shared>, relayed: Relayed, target: Target) {
+pub(super) async fn relay(shared: &Arc<Shared>, relayed: RelayedClient, target: Target) {
     let Target {
         server,
         address,
         counted,
         requires_authentication,
     } = target;
-    let Relayed {
+    let RelayedClient {
         stream,
         reader,
         mut connected,

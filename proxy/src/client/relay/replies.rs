@@ -42,19 +42,19 @@ pub(super) struct Passed {
 #[derive(Debug, Default)]
 pub(super) struct Expected {
     /// The copy to which the reply is added; `None` if the reply is not copied.
-    pub(super) copy: Option<ReplyCopy>,
+    pub(super) copy: Option<ReplyBody>,
     pub(super) form: ReplyForm,
 }
 
 /// A copy of the bytes after the header of a reply. A large copy holds a share of the memory for
 /// replies.
 #[derive(Debug)]
-pub(super) struct ReplyCopy {
+pub(super) struct ReplyBody {
     bytes: Vec<u8>,
     _share: Option<MemoryShare>,
 }
 
-impl ReplyCopy {
+impl ReplyBody {
     /// An empty copy for a reply with this header; `None` if the reply is too large or the budget
     /// has no memory for it.
     pub(super) fn of(header: Header, budget: &MemoryBudget, sharer: Sharer) -> Option<Self> {
@@ -105,7 +105,7 @@ struct Current {
     form: ReplyForm,
     scanner: Option<ReplyScanner>,
     /// The copy of the reply; `None` if the reply is not copied.
-    copy: Option<ReplyCopy>,
+    copy: Option<ReplyBody>,
 }
 
 /// Error: a server's bytes cannot be split into messages.
@@ -255,7 +255,7 @@ mod tests {
         let budget = MemoryBudget::of_bytes(1 << 20);
         let expected = |header: Header| {
             let is_copied = header.response_to == 7 || header.op_code == OpCode::Compressed;
-            let copy = is_copied.then(|| ReplyCopy::of(header, &budget, Sharer::Local));
+            let copy = is_copied.then(|| ReplyBody::of(header, &budget, Sharer::Local));
             Expected {
                 copy: copy.flatten(),
                 form: ReplyForm::Plain,
@@ -290,7 +290,7 @@ mod tests {
                 response_to: 1,
                 op_code: OpCode::Compressed,
             };
-            ReplyCopy::of(header, &budget, Sharer::Local)
+            ReplyBody::of(header, &budget, Sharer::Local)
         };
         let small = copy(FREE_BYTES).unwrap();
         assert_eq!(budget.used_bytes(), 0);

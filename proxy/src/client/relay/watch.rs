@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     admission::Admission,
     guard,
-    replies::{Expected, Passed, ReplyCopy},
+    replies::{Expected, Passed, ReplyBody},
 };
 use crate::{
     client::{
@@ -42,7 +42,7 @@ const ANY_USER: u64 = 0;
 const MAX_KILLED_CURSORS: usize = 100;
 
 /// The decision about a request.
-pub(super) enum Verdict {
+pub(super) enum RequestVerdict {
     /// The request may be forwarded.
     Pass,
     /// Seawall refuses the request with this reply; `None` if the client wants no reply.
@@ -51,7 +51,7 @@ pub(super) enum Verdict {
     Close(&'static str),
 }
 
-impl Verdict {
+impl RequestVerdict {
     /// Counts `reason` and decides to close the client connection.
     pub(super) fn close(recorder: &Recorder, reason: &'static str) -> Self {
         recorder.count_unobserved(reason);
@@ -71,7 +71,7 @@ struct Pending<'a> {
     killed: Vec<i64>,
     /// The login that the request begins, else `None`. The login of an unacknowledged request is
     /// dropped with the request, because Seawall never sees its result.
-    login: Option<Login>,
+    login: Option<RelayedLogin>,
     /// True if the request opens a cursor whose `getMore`s wait for data.
     opens_awaiting_cursor: bool,
     /// True if the server sends no reply.
@@ -94,7 +94,7 @@ enum RequestKind {
 }
 
 /// A client's login in progress.
-struct Login {
+struct RelayedLogin {
     mechanism: &'static str,
     /// The database that the user is defined in. Empty if its name is too long.
     source: String,
@@ -114,7 +114,7 @@ pub(super) struct Watch<'a> {
     sending: Vec<(Observation<'a>, Outcome)>,
     /// The login in progress at the server; `None` if there is none. A login that waits for its
     /// first reply is in [`Pending::login`].
-    login: Option<Login>,
+    login: Option<RelayedLogin>,
     is_authenticated: bool,
     /// The database of the last login that succeeded; `None` if no login has succeeded.
     source: Option<String>,
@@ -212,7 +212,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Inspects a request before it is forwarded. The caller has inflated a compressed request.
-    pub(super) fn request(&mut self, message: &Message, now: Instant) -> Verdict {
+    pub(super) fn request(&mut self, message: &Message, now: Instant) -> RequestVerdict {
         match message.header.op_code {
             OpCode::Msg => self.msg(message, now),
             OpCode::Query => self.query(message, now),
@@ -233,23 +233,23 @@ impl<'a> Watch<'a> {
 
     /// Closes the connection of a client whose request Seawall cannot parse, because a server might
     /// be able to parse the request and would run it.
-    fn close_unparsed(&self, reason: &'static str) -> Verdict {
-        Verdict::close(&self.shared.recorder, reason)
+    fn close_unparsed(&self, reason: &'static str) -> RequestVerdict {
+        RequestVerdict::close(&self.shared.recorder, reason)
     }
 
     /// Decides about a message with a legacy or unknown opcode, in which Seawall finds no command.
     /// Forwards the message only if the server requires no login or the client has logged in.
-    fn legacy(&self) -> Verdict {
+    fn legacy(&self) -> RequestVerdict {
         match self.has_to_log_in() {
             true => self.close_unparsed("relay_opcode"),
             false => {
                 self.shared.recorder.count_unobserved("relay_opcode");
-                Verdict::Pass
+                RequestVerdict::Pass
             }
         }
     }
 
-    fn msg(&mut self, message: &Message, now: Instant) -> Verdict {
+    fn msg(&mut self, message: &Message, now: Instant) -> RequestVerdict {
         let parsed = match message.is_head() {
             false => OpMsg::parse(&message.bytes),
             true => OpMsg::parse_head(&message.bytes),
@@ -274,10 +274,10 @@ impl<'a> Watch<'a> {
             Err(reason) => return self.close_unparsed(reason),
         }
         self.begin(message, &input, &command, parsed.more_to_come(), now);
-        Verdict::Pass
+        RequestVerdict::Pass
     }
 
-    fn query(&mut self, message: &Message, now: Instant) -> Verdict {
+    fn query(&mut self, message: &Message, now: Instant) -> RequestVerdict {
         let Some(query) = OpQuery::parse(&message.bytes) else {
             return self.close_unparsed("relay_malformed");
         };
@@ -305,7 +305,7 @@ impl<'a> Watch<'a> {
             Err(reason) => return self.close_unparsed(reason),
         }
         self.begin(message, &input, &command, false, now);
-        Verdict::Pass
+        RequestVerdict::Pass
     }
 
     /// Returns the error reply for a command that must not reach the server; `None` if the command
@@ -339,7 +339,7 @@ impl<'a> Watch<'a> {
         input: &CommandBytes<'_>,
         error: &ErrorReply,
         now: Instant,
-    ) -> Verdict {
+    ) -> RequestVerdict {
         let reply_to = ReplyTo::of(message, form);
         let reply = reply_to.encode(0, &error.to_document());
         let reply = Some(reply).filter(|_| !reply_to.is_unwanted());
@@ -349,7 +349,7 @@ impl<'a> Watch<'a> {
         self.shared
             .recorder
             .local(input, request_bytes, reply_bytes, code, now);
-        Verdict::Refuse(reply)
+        RequestVerdict::Refuse(reply)
     }
 
     fn begin(
@@ -417,7 +417,7 @@ impl<'a> Watch<'a> {
     }
 
     /// The logins that have begun and have not ended.
-    fn begun_logins(&self) -> impl Iterator<Item = &Login> {
+    fn begun_logins(&self) -> impl Iterator<Item = &RelayedLogin> {
         let pending = self.pending.iter().filter_map(|of| of.login.as_ref());
         pending.chain(&self.login)
     }
@@ -462,7 +462,12 @@ impl<'a> Watch<'a> {
 
     /// Returns the login that a request begins; `None` for other requests. Also records the
     /// metadata of a `hello`.
-    fn begun_login(&self, kind: RequestKind, command: &Command<'_>, now: Instant) -> Option<Login> {
+    fn begun_login(
+        &self,
+        kind: RequestKind,
+        command: &Command<'_>,
+        now: Instant,
+    ) -> Option<RelayedLogin> {
         let body = RawDocument::from_bytes(command.body).ok()?;
         match kind {
             RequestKind::Greeting => {
@@ -471,10 +476,10 @@ impl<'a> Watch<'a> {
                 }
                 let start = body.get_document("speculativeAuthenticate").ok()?;
                 let source = start.get_str("db").unwrap_or("admin");
-                Some(Login::of(start, source, now))
+                Some(RelayedLogin::of(start, source, now))
             }
             RequestKind::Login if command.class == Class::Handshake(Handshake::SaslStart) => {
-                Some(Login::of(body, command.db, now))
+                Some(RelayedLogin::of(body, command.db, now))
             }
             RequestKind::Operation
             | RequestKind::Login
@@ -520,7 +525,7 @@ impl<'a> Watch<'a> {
         let asked = asked.find(|p| p.request_id == header.response_to);
         let is_handshake = asked.is_some_and(|asked| asked.kind != RequestKind::Operation);
         let budget = &self.shared.memory.replies;
-        let copy = || ReplyCopy::of(header, budget, self.admission.sharer());
+        let copy = || ReplyBody::of(header, budget, self.admission.sharer());
         let is_copied = is_handshake || header.op_code == OpCode::Compressed;
         Expected {
             copy: is_copied.then(copy).flatten(),
@@ -645,7 +650,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-impl Login {
+impl RelayedLogin {
     /// A login that `start` begins. Names that are too long for a database or a user are not
     /// stored, because a client may have many such requests in progress.
     fn of(start: &RawDocument, source: &str, since: Instant) -> Self {
@@ -760,7 +765,7 @@ mod tests {
                 bytes: format!("n,,n={name},r=abcd").into_bytes(),
             };
             let start = rawdoc! { "mechanism": "SCRAM-SHA-256", "payload": payload };
-            let login = Login::of(&start, source, Instant::now());
+            let login = RelayedLogin::of(&start, source, Instant::now());
             (login.source, login.user.unwrap_or_default())
         };
         let stored = |source: &str, user: &str| (source.to_owned(), user.to_owned());

@@ -50,7 +50,7 @@ async fn a_user_keeps_its_identity_but_not_its_login_after_a_password_change() {
     drop(store.confirm(
         &user("u"),
         &before.identity,
-        Reading::Keys(Box::new(changed)),
+        KeyReading::Keys(Box::new(changed)),
         now,
     ));
     let after = store.known(&user("u"), now).unwrap();
@@ -98,7 +98,7 @@ async fn keys_requested_before_a_client_proof_failed_do_not_confirm_the_doubted_
     let (mut store, began) = (store(), Instant::now());
     let known = learn(&mut store, "u", "one", 1, began);
     store.doubt(&user("u"), began + Duration::from_millis(2));
-    let reading = || Reading::Keys(Box::new(credentials("u", "one", 1).0));
+    let reading = || KeyReading::Keys(Box::new(credentials("u", "one", 1).0));
     let asked = began + Duration::from_millis(1);
     drop(store.confirm(&user("u"), &known.identity, reading(), asked));
     assert!(store.is_doubted(&user("u")));
@@ -132,7 +132,7 @@ async fn keys_from_an_earlier_request_never_replace_keys_from_a_later_request() 
     let earlier = now.checked_sub(Duration::from_millis(1)).unwrap();
     let (old, old_key) = credentials("u", "one", 1);
     let keys = old.sha256.clone().unwrap();
-    let reading = Reading::Keys(Box::new(old.clone()));
+    let reading = KeyReading::Keys(Box::new(old.clone()));
     drop(store.confirm(&user("u"), &newer.identity, reading, earlier));
     let login = Some((old_key, keys));
     let (known, _) = store.learn(&user("u"), old, login, earlier);
@@ -196,7 +196,7 @@ async fn a_login_fails_as_unavailable_and_not_as_refused_if_its_cached_keys_are_
     }
     let evicted = prove(&mut store, &checked, later);
     assert_eq!(evicted, Some(CredentialError::Unavailable));
-    drop(store.confirm(&user("u"), &checked.identity, Reading::Gone, later));
+    drop(store.confirm(&user("u"), &checked.identity, KeyReading::Gone, later));
     let ended = prove(&mut store, &checked, later);
     assert_eq!(ended, Some(CredentialError::Refused));
 }
@@ -217,11 +217,11 @@ async fn a_user_that_was_dropped_and_created_again_gets_a_new_identity() {
     assert_eq!(before.identity.status(), IdentityStatus::Gone);
     // A later result for the old identity does not affect the new identity.
     let version = before.identity.login_version();
-    let by_routers = Reading::RefusedByRouters {
+    let by_routers = KeyReading::RefusedByRouters {
         login_version: version,
         is_undecided: false,
     };
-    for reading in [Reading::Refused(version), by_routers] {
+    for reading in [KeyReading::Refused(version), by_routers] {
         drop(store.confirm(&user("u"), &before.identity, reading, now));
         assert!(store.known(&user("u"), now).is_some());
     }
@@ -231,10 +231,15 @@ async fn a_user_that_was_dropped_and_created_again_gets_a_new_identity() {
 async fn the_keys_of_a_user_are_removed_after_a_server_has_refused_them() {
     let (mut store, now) = (store(), Instant::now());
     let known = learn(&mut store, "u", "one", 1, now);
-    drop(store.confirm(&user("u"), &known.identity, Reading::Unavailable, now));
+    drop(store.confirm(&user("u"), &known.identity, KeyReading::Unavailable, now));
     assert!(store.known(&user("u"), now).is_some());
     let version = known.identity.login_version();
-    drop(store.confirm(&user("u"), &known.identity, Reading::Refused(version), now));
+    drop(store.confirm(
+        &user("u"),
+        &known.identity,
+        KeyReading::Refused(version),
+        now,
+    ));
     assert!(store.known(&user("u"), now).is_none());
     assert_eq!(known.identity.status(), IdentityStatus::Refused);
 }
@@ -249,7 +254,7 @@ async fn a_late_reply_with_the_old_keys_does_not_restore_a_dropped_or_refused_us
         (credentials, login)
     };
     let gone = learn(&mut store, "u", "one", 1, earlier);
-    drop(store.confirm(&user("u"), &gone.identity, Reading::Gone, now));
+    drop(store.confirm(&user("u"), &gone.identity, KeyReading::Gone, now));
     let (credentials, login) = proven("one");
     let (known, _) = store.learn(&user("u"), credentials, login, earlier);
     assert!(known.is_none());
@@ -259,7 +264,7 @@ async fn a_late_reply_with_the_old_keys_does_not_restore_a_dropped_or_refused_us
     drop(store.confirm(
         &user("u"),
         &refused.identity,
-        Reading::Refused(version),
+        KeyReading::Refused(version),
         later,
     ));
     let between = now + Duration::from_millis(1);
@@ -278,7 +283,7 @@ async fn a_late_reply_does_not_restore_a_dropped_user_whose_cached_keys_had_expi
     let asked = now + Duration::from_secs(300);
     assert!(store.known(&user("u"), asked).is_none());
     let later = asked + Duration::from_millis(1);
-    drop(store.confirm(&user("u"), &gone.identity, Reading::Gone, later));
+    drop(store.confirm(&user("u"), &gone.identity, KeyReading::Gone, later));
     let (late, client_key) = credentials("u", "one", 1);
     let login = late.sha256.clone().map(|keys| (client_key, keys));
     let (known, _) = store.learn(&user("u"), late, login, asked);
@@ -291,7 +296,12 @@ async fn a_user_stays_known_if_a_server_refuses_keys_that_were_replaced() {
     let known = learn(&mut store, "u", "one", 1, now);
     let before = known.identity.login_version();
     let known = learn(&mut store, "u", "two", 1, now);
-    drop(store.confirm(&user("u"), &known.identity, Reading::Refused(before), now));
+    drop(store.confirm(
+        &user("u"),
+        &known.identity,
+        KeyReading::Refused(before),
+        now,
+    ));
     assert!(store.known(&user("u"), now).is_some());
     assert_eq!(known.identity.status(), IdentityStatus::Good);
 }
@@ -400,7 +410,7 @@ async fn keys_of_a_dropped_user_do_not_change_the_new_user_of_that_name() {
     let earlier = learn(&mut store, "u", "one", 1, now);
     let current = learn(&mut store, "u", "two", 2, now);
     let (read, _) = credentials("u", "three", 1);
-    let reading = Reading::Keys(Box::new(read));
+    let reading = KeyReading::Keys(Box::new(read));
     drop(store.confirm(&user("u"), &earlier.identity, reading, now));
     let known = store.known(&user("u"), now).unwrap();
     assert_eq!(known.identity.id(), current.identity.id());

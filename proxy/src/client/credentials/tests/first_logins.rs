@@ -10,8 +10,8 @@ use tokio::{
 };
 
 use super::{
-    CredentialError, CredentialMode, CredentialSettings, LIMIT, Obtained, Reading, SHA_256, SOURCE,
-    Scene, Topology, UserSecret, address, configured, configured_user, key_request,
+    CredentialError, CredentialMode, CredentialSettings, KeyReading, LIMIT, LoginScene, Obtained,
+    SHA_256, SOURCE, Topology, UserSecret, address, configured, configured_user, key_request,
     key_request_from, password, refused, served_after_crowd, settings, user,
     users::{UserServer, error, keys_of, stored_keys, users_info, users_info_of_both},
 };
@@ -28,7 +28,7 @@ use seawall_auth::{
 /// After the first login, Seawall has the keys of the user, and pools the server connection.
 #[tokio::test]
 async fn seawall_itself_checks_logins_after_a_server_has_checked_the_first_one() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     assert_eq!(known.identity.status(), IdentityStatus::Good);
     assert_eq!(known.identity.user_id(), Some([1; 16]));
@@ -44,7 +44,7 @@ async fn seawall_itself_checks_logins_after_a_server_has_checked_the_first_one()
 
 #[tokio::test]
 async fn a_server_connection_is_reused_for_another_first_login_after_a_wrong_password() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     assert!(refused(scene.log_in("u", "wrong").await));
     assert_eq!(scene.pool.snapshot().available, 0);
     assert!(scene.known("u").is_none());
@@ -56,7 +56,7 @@ async fn a_server_connection_is_reused_for_another_first_login_after_a_wrong_pas
 /// of this user by the same mechanism.
 #[tokio::test]
 async fn a_user_unknown_for_one_mechanism_can_begin_a_login_by_another_mechanism() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     assert!(refused(scene.start("nobody").await));
     scene.server.set_password("nobody", "secret");
     assert!(refused(scene.obtain(&user("nobody")).await));
@@ -69,7 +69,7 @@ async fn a_user_unknown_for_one_mechanism_can_begin_a_login_by_another_mechanism
 /// Servers compare the authorization identity with the user's name without decoding escapes.
 #[tokio::test]
 async fn an_escaped_authorization_identity_does_not_make_its_user_unknown() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     scene.server.set_password("a=b", "secret");
     scene.server.reply_instead("saslStart", error(18));
     let payload = b"n,a=a=3Db,n=a=3Db,r=abcd";
@@ -87,7 +87,7 @@ async fn an_escaped_authorization_identity_does_not_make_its_user_unknown() {
 /// Only the first login is sent to the server. The logins that wait for it send nothing.
 #[tokio::test]
 async fn all_waiting_logins_of_a_user_that_the_server_does_not_know_are_refused() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let (nobody, first_login) = (user("nobody"), scene.first_login("nobody").await);
     let mut waiting = Box::pin(scene.obtain(&nobody));
     assert!(waiting.as_mut().now_or_never().is_none());
@@ -102,7 +102,7 @@ async fn all_waiting_logins_of_a_user_that_the_server_does_not_know_are_refused(
 #[tokio::test]
 async fn a_login_is_refused_after_an_error_reply_unless_the_error_is_a_server_failure() {
     for command in ["saslStart", "saslContinue"] {
-        let scene = Scene::new().await;
+        let scene = LoginScene::new().await;
         // 11600 is InterruptedAtShutdown, 91 ShutdownInProgress, 462
         // IngressRequestRateLimitExceeded, 18 AuthenticationFailed, 334 MechanismUnavailable, 2
         // BadValue, 8000 AtlasError.
@@ -135,7 +135,7 @@ async fn a_login_is_refused_after_an_error_reply_unless_the_error_is_a_server_fa
 
 #[tokio::test]
 async fn a_login_succeeds_after_the_server_has_closed_the_connection_kept_for_reuse() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     assert!(refused(scene.log_in("u", "wrong").await));
     scene.server.server.close_all().await;
     assert!(scene.log_in("u", "secret").await.is_ok());
@@ -153,7 +153,7 @@ async fn a_login_is_refused_if_connection_status_lists_other_users_or_no_user() 
         let users = users.map(|(name, source)| rawdoc! { "user": *name, "db": *source });
         authenticated(users.collect())
     };
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     for (command, reply) in [
         of(&[]),
         of(&[("u", SOURCE), ("v", SOURCE)]),
@@ -169,7 +169,7 @@ async fn a_login_is_refused_if_connection_status_lists_other_users_or_no_user() 
 
 #[tokio::test]
 async fn a_login_is_refused_if_its_proof_does_not_match_the_keys_that_the_server_returns() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let other = users_info("u", &stored_keys("u", "other"), []);
     scene.server.reply_instead("usersInfo", other);
     assert!(refused(scene.log_in("u", "secret").await));
@@ -179,7 +179,7 @@ async fn a_login_is_refused_if_its_proof_does_not_match_the_keys_that_the_server
 
 #[tokio::test]
 async fn a_login_is_refused_if_the_user_is_not_allowed_to_read_its_own_keys() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     scene.server.reply_instead("usersInfo", error(13));
     assert!(refused(scene.log_in("u", "secret").await));
     assert_eq!(scene.pool.snapshot().available, 0);
@@ -188,7 +188,7 @@ async fn a_login_is_refused_if_the_user_is_not_allowed_to_read_its_own_keys() {
 /// Servers before MongoDB 4.4 require an empty `saslContinue` at the end of a login.
 #[tokio::test]
 async fn seawall_sends_a_last_empty_sasl_continue_to_a_server_that_requires_it() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     scene
         .server
         .change(|behaviour| behaviour.requires_empty_exchange = true);
@@ -198,7 +198,7 @@ async fn seawall_sends_a_last_empty_sasl_continue_to_a_server_that_requires_it()
 
 #[tokio::test]
 async fn a_second_login_of_a_user_waits_while_a_server_checks_the_first_login() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let (client, carried, server_first) = scene.start("u").await.unwrap();
     let u = user("u");
     let mut second = Box::pin(scene.obtain(&u));
@@ -215,7 +215,7 @@ async fn a_second_login_of_a_user_waits_while_a_server_checks_the_first_login() 
 /// If Seawall does not have a user's keys, a server checks one login, and the others wait.
 #[tokio::test]
 async fn a_login_does_not_wait_if_its_keys_arrive_just_before_the_wait_begins() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let (credentials, u) = (&scene.credentials, user("u"));
     let request = key_request(&u, SHA_256);
     let read = credentials_of_u(&keys_of(SHA_256, "u", "secret").keys);
@@ -234,7 +234,7 @@ async fn a_login_does_not_wait_if_its_keys_arrive_just_before_the_wait_begins() 
 /// A user is known while Seawall has its keys. Then Seawall checks logins without a server.
 #[tokio::test]
 async fn logins_at_the_conversation_limit_continue_when_a_login_makes_their_user_known() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     // These first logins reach the limit of conversations with servers, so the next one waits.
     let mut conversations = Vec::new();
     for name in ["a", "b", "c", "d"] {
@@ -268,7 +268,7 @@ fn credentials_of_u(keys: &ScramKeys) -> Credentials {
 /// With the keys of a user, Seawall checks logins itself, without a conversation with a server.
 #[tokio::test]
 async fn logins_at_the_conversation_limit_continue_when_keys_of_their_user_are_read() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let (u, keys) = (user("u"), keys_of(SHA_256, "u", "secret").keys);
     let store = || scene.credentials.store.lock();
     // The keys of `u` expire, but a client still uses the identity.
@@ -285,7 +285,7 @@ async fn logins_at_the_conversation_limit_continue_when_keys_of_their_user_are_r
     }
     let mut waiting = Box::pin(scene.obtain(&u));
     assert!(waiting.as_mut().now_or_never().is_none());
-    let reading = Reading::Keys(Box::new(credentials_of_u(&keys)));
+    let reading = KeyReading::Keys(Box::new(credentials_of_u(&keys)));
     (scene.credentials).apply_reading(&u, &identity, reading, Instant::now());
     let obtained = waiting.now_or_never();
     assert!(matches!(obtained, Some(Ok(Obtained::Known(_)))));
@@ -294,7 +294,7 @@ async fn logins_at_the_conversation_limit_continue_when_keys_of_their_user_are_r
 /// The number of concurrent exchanges (a request to a server and its reply) is limited.
 #[tokio::test]
 async fn a_first_login_does_not_wait_for_logins_that_wait_for_the_proofs_of_their_clients() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     for name in ["a", "b", "c"] {
         scene.server.set_password(name, "secret");
     }
@@ -307,14 +307,14 @@ async fn a_first_login_does_not_wait_for_logins_that_wait_for_the_proofs_of_thei
 
 #[tokio::test]
 async fn seawall_logs_in_with_a_configured_password() {
-    let scene = Scene::with(CredentialMode::Users, configured(password("secret"))).await;
+    let scene = LoginScene::with(CredentialMode::Users, configured(password("secret"))).await;
     let Ok(Obtained::Known(known)) = scene.obtain(&user("u")).await else {
         panic!("the configured password is right");
     };
     assert!(matches!(known.identity.login(), Login::Keys { .. }));
     assert_eq!(scene.pool.snapshot().available, 1);
     assert!(refused(scene.obtain(&user("v")).await));
-    let scene = Scene::with(CredentialMode::Users, configured(password("wrong"))).await;
+    let scene = LoginScene::with(CredentialMode::Users, configured(password("wrong"))).await;
     assert!(refused(scene.obtain(&user("u")).await));
 }
 
@@ -325,7 +325,7 @@ async fn configured_sha_256_keys_are_used_for_sha_256_logins_but_not_for_sha_1_l
         sha1: None,
         sha256: Some(derived.keys.clone()),
     };
-    let scene = Scene::with(CredentialMode::Users, configured(secret)).await;
+    let scene = LoginScene::with(CredentialMode::Users, configured(secret)).await;
     let u = user("u");
     let mut request = key_request(&u, Mechanism::ScramSha1);
     assert!(refused(scene.credentials.obtain(&request).await));
@@ -368,7 +368,7 @@ async fn a_mechanism_is_offered_for_a_user_with_configured_keys_only_if_there_ar
         (of(keys(SHA_1), keys(SHA_256)), vec![SHA_1, SHA_256]),
         (password("secret"), vec![SHA_1, SHA_256]),
     ] {
-        let scene = Scene::with(CredentialMode::Users, configured(secret)).await;
+        let scene = LoginScene::with(CredentialMode::Users, configured(secret)).await;
         scene.server.reply_instead("isMaster", hello.clone());
         let u = user("u");
         let names: Vec<_> = offered.iter().map(|mechanism| mechanism.name()).collect();
@@ -384,7 +384,7 @@ async fn a_mechanism_is_offered_for_a_user_with_configured_keys_only_if_there_ar
 /// have keys. A server refuses each login with this mechanism, also a login of Seawall.
 #[tokio::test]
 async fn a_mechanism_that_the_server_does_not_offer_is_not_used_even_if_the_user_has_keys_for_it() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let sha_1 = keys_of(Mechanism::ScramSha1, "u", "secret").keys;
     let reply = users_info_of_both("u", &sha_1, &stored_keys("u", "secret"));
     scene.server.reply_instead("usersInfo", reply);
@@ -403,7 +403,7 @@ async fn a_mechanism_that_the_server_does_not_offer_is_not_used_even_if_the_user
 /// If the server cannot be reached, the login fails as unavailable, not as refused.
 #[tokio::test]
 async fn a_login_with_configured_keys_that_the_server_does_not_accept_is_refused() {
-    let scene = Scene::with(CredentialMode::Users, Vec::new()).await;
+    let scene = LoginScene::with(CredentialMode::Users, Vec::new()).await;
     let derived = keys_of(SHA_256, "u", "other");
     let u = user("u");
     let request = key_request(&u, SHA_256);
@@ -422,7 +422,7 @@ async fn a_login_with_configured_keys_that_the_server_does_not_accept_is_refused
 
 #[tokio::test]
 async fn the_server_is_asked_only_once_for_the_mechanisms_of_a_user() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let mechanisms = |name| {
         let user = user(name);
         async { scene.mechanisms(&{ user }).await.unwrap() }
@@ -440,7 +440,7 @@ async fn the_server_is_asked_only_once_for_the_mechanisms_of_a_user() {
 
 #[tokio::test]
 async fn an_error_reply_to_a_query_about_mechanisms_is_not_cached() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     scene.server.set_password("v", "secret");
     // After this query, Seawall keeps a connection for the next query.
     assert!(scene.mechanisms(&user("u")).await.is_ok());
@@ -456,7 +456,7 @@ async fn an_error_reply_to_a_query_about_mechanisms_is_not_cached() {
 /// A client needs no login for a query about the mechanisms of a user.
 #[tokio::test]
 async fn a_query_about_mechanisms_does_not_wait_for_all_earlier_queries_of_another_address() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let (credentials, u) = (&scene.credentials, user("u"));
     pause();
     let (listed, now) = (vec![SHA_256.name().to_owned()], Instant::now());
@@ -478,7 +478,7 @@ async fn a_query_about_mechanisms_does_not_wait_for_all_earlier_queries_of_anoth
 
 #[tokio::test]
 async fn a_first_login_does_not_wait_for_all_earlier_first_logins_of_another_address() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let (credentials, u) = (&scene.credentials, user("u"));
     pause();
     let users = ["a", "b", "c"].map(user);
@@ -495,7 +495,7 @@ async fn a_first_login_does_not_wait_for_all_earlier_first_logins_of_another_add
 /// A lookup reads the keys of a user through the service account.
 #[tokio::test]
 async fn a_lookup_does_not_wait_for_all_earlier_lookups_of_another_address() {
-    let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
+    let scene = LoginScene::with(CredentialMode::Lookup, Vec::new()).await;
     let (credentials, u) = (&scene.credentials, user("u"));
     let read = credentials_of_u(&keys_of(SHA_256, "u", "secret").keys);
     pause();
@@ -515,7 +515,7 @@ async fn a_lookup_does_not_wait_for_all_earlier_lookups_of_another_address() {
 /// The setting `limits.introductions` is the maximum for both exchanges and queries.
 #[tokio::test]
 async fn a_reload_changes_how_many_exchanges_and_how_many_queries_run_at_a_time() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     for first_logins in [5, 1] {
         scene.credentials.configure(CredentialSettings {
             first_logins,
@@ -528,7 +528,7 @@ async fn a_reload_changes_how_many_exchanges_and_how_many_queries_run_at_a_time(
 
 #[tokio::test]
 async fn clients_are_anonymous_while_the_server_requires_no_login() {
-    let scene = Scene::with(CredentialMode::Undecided, Vec::new()).await;
+    let scene = LoginScene::with(CredentialMode::Undecided, Vec::new()).await;
     scene
         .server
         .change(|behaviour| behaviour.requires_login = false);
@@ -548,7 +548,7 @@ async fn clients_are_anonymous_while_the_server_requires_no_login() {
 
 #[tokio::test]
 async fn credential_mode_auto_becomes_self_if_a_server_requires_a_login() {
-    let scene = Scene::with(CredentialMode::Undecided, Vec::new()).await;
+    let scene = LoginScene::with(CredentialMode::Undecided, Vec::new()).await;
     assert_eq!(scene.credentials.decided_mode().await, CredentialMode::Own);
     // In mode `self`, a refused anonymous client does not change the mode.
     scene.credentials.record_anonymous_refusal();
@@ -560,7 +560,7 @@ async fn credential_mode_auto_becomes_self_if_a_server_requires_a_login() {
 async fn a_server_that_does_not_reply_does_not_delay_the_decision_of_the_credential_mode() {
     let other = UserServer::start().await;
     let other_address = other.server.address().clone();
-    let scene = Scene::behind(
+    let scene = LoginScene::behind(
         CredentialMode::Own,
         Vec::new(),
         |address, limits, connector, recorder| {
@@ -576,7 +576,7 @@ async fn a_server_that_does_not_reply_does_not_delay_the_decision_of_the_credent
 
 #[tokio::test]
 async fn only_error_13_shows_that_a_server_requires_a_login() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let (connector, address) = (scene.credentials.topology.connector(), scene.pool.address());
     let anonymous = Identity::anonymous();
     // 91 is ShutdownInProgress, 11600 InterruptedAtShutdown.
@@ -604,7 +604,7 @@ async fn only_error_13_shows_that_a_server_requires_a_login() {
 
 #[tokio::test]
 async fn a_refused_anonymous_client_does_not_change_the_credential_mode_lookup() {
-    let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
+    let scene = LoginScene::with(CredentialMode::Lookup, Vec::new()).await;
     scene.credentials.record_anonymous_refusal();
     assert_eq!(scene.credentials.mode(), CredentialMode::Lookup);
     // There is no service account that could look users up, so the login fails.
@@ -617,7 +617,7 @@ async fn a_refused_anonymous_client_does_not_change_the_credential_mode_lookup()
 
 #[tokio::test]
 async fn failed_lookups_of_keys_are_logged_at_most_once_a_minute() {
-    let scene = Scene::with(CredentialMode::Lookup, Vec::new()).await;
+    let scene = LoginScene::with(CredentialMode::Lookup, Vec::new()).await;
     for _ in 0..3 {
         assert!(scene.obtain(&user("u")).await.is_err());
     }
@@ -633,13 +633,13 @@ async fn users_of_the_same_name_on_different_databases_are_different_users() {
         configured_user("u", "other", password("secret")),
         configured_user("v", SOURCE, password("secret")),
     ];
-    let scene = Scene::with(CredentialMode::Users, users).await;
+    let scene = LoginScene::with(CredentialMode::Users, users).await;
     assert!(refused(scene.obtain(&user("u")).await));
 }
 
 #[tokio::test]
 async fn the_number_of_unauthenticated_connections_kept_for_reuse_is_limited() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let connector = scene.credentials.topology.connector();
     for _ in 0..MAX_SPARE + 2 {
         let connection = connector.connect(scene.pool.address()).await.unwrap();
@@ -650,7 +650,7 @@ async fn the_number_of_unauthenticated_connections_kept_for_reuse_is_limited() {
 
 #[tokio::test]
 async fn connections_kept_for_reuse_are_closed_after_a_minute_without_use() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let connector = scene.credentials.topology.connector();
     let connection = connector.connect(scene.pool.address()).await.unwrap();
     scene.credentials.keep_spare(&scene.pool, connection);
@@ -664,7 +664,7 @@ async fn connections_kept_for_reuse_are_closed_after_a_minute_without_use() {
 
 #[tokio::test]
 async fn connections_to_servers_that_left_the_deployment_are_not_kept_for_reuse() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let connector = scene.credentials.topology.connector();
     let connection = connector.connect(scene.pool.address()).await.unwrap();
     let (address, runtime) = ("elsewhere:1".parse().unwrap(), Handle::current());

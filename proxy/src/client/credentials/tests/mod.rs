@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 use self::users::{SOURCE, UserServer};
 use super::{
     Carried, ConfiguredUser, CredentialError, CredentialMode, CredentialSettings, Credentials,
-    FirstLogin, KeyRequest, Known, Obtained, Reading, Secret, UserName, UserSecret,
+    FirstLogin, KeyReading, KeyRequest, Known, Obtained, Secret, UserName, UserSecret,
 };
 use crate::{
     limits::Turns,
@@ -35,7 +35,7 @@ const SHA_256: Mechanism = Mechanism::ScramSha256;
 
 /// A scripted server with a user `u` whose password is `secret`, and the [`Credentials`] with which
 /// Seawall checks logins of users of this server.
-struct Scene {
+struct LoginScene {
     server: UserServer,
     pool: Arc<ServerPool>,
     credentials: Arc<Credentials>,
@@ -43,9 +43,9 @@ struct Scene {
 }
 
 /// The client's side of a SCRAM conversation.
-struct Client(ClientConversation);
+struct ScramClient(ClientConversation);
 
-impl Scene {
+impl LoginScene {
     async fn with(mode: CredentialMode, users: Vec<ConfiguredUser>) -> Self {
         Self::behind(mode, users, Topology::of_standalone).await
     }
@@ -100,7 +100,7 @@ impl Scene {
     }
 
     /// Begins a first login, up to the server's challenge.
-    async fn start(&self, name: &str) -> Result<(Client, Carried, Secret), CredentialError> {
+    async fn start(&self, name: &str) -> Result<(ScramClient, Carried, Secret), CredentialError> {
         let first_login = self.first_login(name).await;
         self.start_first_login(name, first_login).await
     }
@@ -111,18 +111,18 @@ impl Scene {
         &self,
         name: &str,
         first_login: FirstLogin,
-    ) -> Result<(Client, Carried, Secret), CredentialError> {
+    ) -> Result<(ScramClient, Carried, Secret), CredentialError> {
         let nonce = self.nonces.nonce();
         let (conversation, payload) = ClientConversation::start(SHA_256, name, &nonce);
         let client_first = ClientFirst::parse(&payload).unwrap();
         let started = first_login.start(SHA_256, client_first, &payload).await?;
         let (carried, server_first) = started;
-        Ok((Client(conversation), carried, server_first))
+        Ok((ScramClient(conversation), carried, server_first))
     }
 
     /// Runs a whole first login. At its end, the client checks the server's signature.
     async fn log_in(&self, name: &str, password: &str) -> Result<Known, CredentialError> {
-        let (Client(conversation), carried, server_first) = self.start(name).await?;
+        let (ScramClient(conversation), carried, server_first) = self.start(name).await?;
         let answered = conversation.respond_with_password(&server_first, password);
         let (proof_sent, client_final, _) = answered.unwrap();
         let (known, server_final) = carried.finish(&client_final).await?;

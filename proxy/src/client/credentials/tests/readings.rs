@@ -9,7 +9,7 @@ use tokio::{task::yield_now, time::Instant};
 
 use super::{
     super::READING_PACE,
-    CredentialError, CredentialMode, Credentials, LIMIT, Obtained, SHA_256, Scene, Topology,
+    CredentialError, CredentialMode, Credentials, LIMIT, LoginScene, Obtained, SHA_256, Topology,
     refused, user,
     users::{error, keys_of, no_user, stored_keys, users_info, users_info_of_both},
 };
@@ -19,7 +19,7 @@ use seawall_transport::Sharer;
 
 #[tokio::test]
 async fn unchanged_keys_from_the_server_confirm_the_cached_keys() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.read_again(&known).await;
     let confirmed = scene.known("u").unwrap();
@@ -31,7 +31,7 @@ async fn unchanged_keys_from_the_server_confirm_the_cached_keys() {
 
 #[tokio::test]
 async fn concurrent_readings_of_the_keys_of_a_user_send_one_users_info() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let mut readings = Vec::new();
     for _ in 0..3 {
@@ -47,7 +47,7 @@ async fn concurrent_readings_of_the_keys_of_a_user_send_one_users_info() {
 
 #[tokio::test]
 async fn a_reading_after_a_password_change_keeps_the_identity_and_clears_its_login() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.set_password("u", "changed");
     scene.read_again(&known).await;
@@ -62,7 +62,7 @@ async fn a_reading_after_a_password_change_keeps_the_identity_and_clears_its_log
 /// A new connection could not log in, because no client has logged in with the new password yet.
 #[tokio::test]
 async fn a_reading_after_a_password_change_waits_for_a_connection_in_use() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.set_password("u", "changed");
     scene.read_again(&known).await;
@@ -85,7 +85,7 @@ async fn a_reading_after_a_password_change_waits_for_a_connection_in_use() {
 #[tokio::test]
 async fn a_dropped_user_loses_its_identity_and_its_connections() {
     for gone in [no_user(), error(13)] {
-        let scene = Scene::new().await;
+        let scene = LoginScene::new().await;
         let known = scene.log_in("u", "secret").await.unwrap();
         scene.server.reply_instead("usersInfo", gone);
         scene.read_again(&known).await;
@@ -99,14 +99,14 @@ async fn a_dropped_user_loses_its_identity_and_its_connections() {
 async fn cached_keys_stay_valid_if_the_server_fails_while_they_are_read_again() {
     // 10107 is NotWritablePrimary, 11600 InterruptedAtShutdown, 50 MaxTimeMSExpired.
     for code in [10_107, 11_600, 50] {
-        let scene = Scene::new().await;
+        let scene = LoginScene::new().await;
         let known = scene.log_in("u", "secret").await.unwrap();
         scene.server.reply_instead("usersInfo", error(code));
         scene.read_again(&known).await;
         assert_eq!(known.identity.status(), IdentityStatus::Good);
         assert_eq!(scene.known("u").unwrap().confirmed_at, known.confirmed_at);
     }
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.server.close_at("usersInfo");
     scene.read_again(&known).await;
@@ -120,7 +120,7 @@ async fn cached_keys_stay_valid_if_the_server_fails_while_they_are_read_again() 
 
 #[tokio::test]
 async fn clients_must_log_in_again_if_the_server_returns_the_keys_of_another_user() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let other = users_info("v", &stored_keys("v", "secret"), []);
     scene.server.reply_instead("usersInfo", other);
@@ -131,7 +131,7 @@ async fn clients_must_log_in_again_if_the_server_returns_the_keys_of_another_use
 /// To read the keys of a user again, Seawall logs in with the cached keys.
 #[tokio::test]
 async fn clients_must_log_in_again_if_a_server_refuses_the_cached_keys_of_their_user() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.change_password_and_close_connections().await;
     scene.read_again(&known).await;
@@ -142,7 +142,7 @@ async fn clients_must_log_in_again_if_a_server_refuses_the_cached_keys_of_their_
 /// The failed router may still accept the keys.
 #[tokio::test]
 async fn clients_stay_logged_in_if_one_router_refuses_their_keys_but_another_has_just_failed() {
-    let scene = Scene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
+    let scene = LoginScene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.change_password_and_close_connections().await;
     scene.read_again(&known).await;
@@ -154,7 +154,7 @@ async fn clients_stay_logged_in_if_one_router_refuses_their_keys_but_another_has
 /// also be a new password, so a server must check the next login of the user.
 #[tokio::test]
 async fn clients_stay_logged_in_if_the_only_router_refuses_their_keys() {
-    let scene = Scene::behind(
+    let scene = LoginScene::behind(
         CredentialMode::Own,
         Vec::new(),
         |address, limits, connector, recorder| {
@@ -174,7 +174,7 @@ async fn clients_stay_logged_in_if_the_only_router_refuses_their_keys() {
 
 #[tokio::test]
 async fn cached_keys_are_removed_after_a_failed_proof_if_all_usable_routers_refuse_them() {
-    let scene = Scene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
+    let scene = LoginScene::behind(CredentialMode::Own, Vec::new(), Topology::of_routers).await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.change_password_and_close_connections().await;
     // A login with the new password fails, because its proof is checked against the cached keys.
@@ -192,7 +192,7 @@ async fn cached_keys_are_removed_after_a_failed_proof_if_all_usable_routers_refu
 
 #[tokio::test]
 async fn keys_are_read_again_after_a_proof_that_does_not_match_the_cached_keys() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene
         .credentials
@@ -216,7 +216,7 @@ async fn keys_are_read_again_after_a_proof_that_does_not_match_the_cached_keys()
 /// wait until Seawall has read the keys again.
 #[tokio::test]
 async fn one_login_of_a_user_at_a_time_may_use_keys_that_were_read_in_the_last_second() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let (credentials, u) = (&scene.credentials, user("u"));
     assert!(credentials.fresh(&u, Instant::now()).is_none());
     let known = scene.log_in("u", "secret").await.unwrap();
@@ -235,7 +235,7 @@ async fn one_login_of_a_user_at_a_time_may_use_keys_that_were_read_in_the_last_s
 
 #[tokio::test]
 async fn a_login_waits_for_new_keys_while_another_login_uses_the_cached_keys() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     scene.log_in("u", "secret").await.unwrap();
     let lent = scene.credentials.fresh(&user("u"), Instant::now());
     let began = Instant::now();
@@ -247,7 +247,7 @@ async fn a_login_waits_for_new_keys_while_another_login_uses_the_cached_keys() {
 
 #[tokio::test]
 async fn a_login_with_keys_that_were_replaced_is_refused() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let (credentials, u) = (&scene.credentials, user("u"));
     let client_key = || keys_of(SHA_256, "u", "secret").client_key;
@@ -267,7 +267,7 @@ async fn a_login_with_keys_that_were_replaced_is_refused() {
 /// If the keys were replaced before the refusal, the clients stay logged in.
 #[tokio::test]
 async fn clients_must_log_in_again_if_a_server_refuses_the_current_keys_of_their_user() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let version = known.identity.login_version();
     scene
@@ -283,7 +283,7 @@ async fn clients_must_log_in_again_if_a_server_refuses_the_current_keys_of_their
 
 #[tokio::test]
 async fn a_user_that_a_server_no_longer_knows_loses_its_identity_and_keys() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     scene.credentials.record_dropped_user(&known.identity);
     assert_eq!(known.identity.status(), IdentityStatus::Gone);
@@ -292,7 +292,7 @@ async fn a_user_that_a_server_no_longer_knows_loses_its_identity_and_keys() {
 
 #[tokio::test]
 async fn the_restrictions_of_a_user_limit_the_addresses_of_its_clients() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let restricted = users_info("u", &stored_keys("u", "secret"), ["10.0.0.0/8"]);
     scene.server.reply_instead("usersInfo", restricted);
     let known = scene.log_in("u", "secret").await.unwrap();
@@ -305,7 +305,7 @@ async fn the_restrictions_of_a_user_limit_the_addresses_of_its_clients() {
 #[tokio::test]
 async fn a_login_whose_server_fails_is_not_reported_as_a_wrong_password() {
     for command in ["saslContinue", "connectionStatus", "usersInfo"] {
-        let scene = Scene::new().await;
+        let scene = LoginScene::new().await;
         scene.server.close_at(command);
         let failed = scene.log_in("u", "secret").await.err();
         assert_eq!(failed, Some(CredentialError::Unavailable), "{command}");
@@ -319,7 +319,7 @@ async fn a_login_whose_server_fails_is_not_reported_as_a_wrong_password() {
 /// The servers' parameter `authenticationMechanisms` can change when the servers restart.
 #[tokio::test]
 async fn a_mechanism_that_a_server_did_not_offer_is_used_again_once_the_server_offers_it() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let sha_1 = keys_of(Mechanism::ScramSha1, "u", "secret").keys;
     let both = users_info_of_both("u", &sha_1, &stored_keys("u", "secret"));
     scene.server.reply_instead("usersInfo", both);
@@ -340,7 +340,7 @@ async fn a_mechanism_that_a_server_did_not_offer_is_used_again_once_the_server_o
 
 #[tokio::test]
 async fn the_keys_of_a_user_in_use_are_confirmed_although_the_user_does_not_log_in() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let known = scene.log_in("u", "secret").await.unwrap();
     let almost = known.confirmed_at + Duration::from_secs(149);
     scene.credentials.confirm_old_keys(almost);
@@ -355,7 +355,7 @@ async fn the_keys_of_a_user_in_use_are_confirmed_although_the_user_does_not_log_
 
 #[tokio::test]
 async fn the_last_known_mechanisms_of_a_user_are_returned_if_no_server_replies() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     scene.log_in("u", "secret").await.unwrap();
     let (u, other) = (user("u"), user("other"));
     let known = scene.mechanisms(&u).await.unwrap();
@@ -373,7 +373,7 @@ async fn the_last_known_mechanisms_of_a_user_are_returned_if_no_server_replies()
 /// the mechanisms of other users.
 #[tokio::test]
 async fn cached_mechanisms_are_returned_without_a_turn_for_a_query() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     let u = user("u");
     let listed = scene.mechanisms(&u).await;
     let (credentials, mut held) = (&scene.credentials, Vec::new());

@@ -15,13 +15,13 @@ use tokio::{
 };
 
 use super::{
-    CredentialMode, LIMIT, SHA_256, SOURCE, Scene, UserSecret, configured, password,
+    CredentialMode, LIMIT, LoginScene, SHA_256, SOURCE, UserSecret, configured, password,
     users::stored_keys,
 };
 use crate::{
     client::{
         client_end::ClientEnd,
-        login::{Login, LoginContext, LoginEnd},
+        login::{LoginContext, LoginEnd, SaslConversation},
     },
     limits::{LimitNumbers, Limits, OperationPermits},
     observe::Recorder,
@@ -31,15 +31,15 @@ use seawall_command::AUTHENTICATION_FAILED;
 use seawall_transport::{MessageReader, Sharer, Stream};
 
 /// The connection of a client, and the other parts of a [`LoginContext`] that are not in the
-/// [`Scene`].
-struct Connected {
+/// [`LoginScene`].
+struct LoginConnection {
     limits: Limits,
     recorder: Arc<Recorder>,
     stream: Stream,
     reader: MessageReader,
 }
 
-impl Connected {
+impl LoginConnection {
     /// Returns the connection, and its other end.
     fn pair() -> (Self, UnixStream) {
         let (stream, client) = UnixStream::pair().unwrap();
@@ -52,7 +52,7 @@ impl Connected {
         (connected, client)
     }
 
-    fn context<'a>(&'a mut self, scene: &'a Scene) -> LoginContext<'a> {
+    fn context<'a>(&'a mut self, scene: &'a LoginScene) -> LoginContext<'a> {
         LoginContext {
             credentials: &scene.credentials,
             recorder: &self.recorder,
@@ -71,7 +71,7 @@ impl Connected {
     }
 }
 
-fn sasl_start(scene: &Scene, user: &str, mechanism: &str) -> RawDocumentBuf {
+fn sasl_start(scene: &LoginScene, user: &str, mechanism: &str) -> RawDocumentBuf {
     let (_, payload) = ClientConversation::start(SHA_256, user, &scene.nonces.nonce());
     sasl_start_with(mechanism, &payload)
 }
@@ -92,13 +92,13 @@ fn binary(payload: &[u8]) -> Binary {
 /// runs. So the time limit for reading the keys again does not end before the server has replied.
 #[tokio::test]
 async fn a_late_proof_of_an_old_password_is_refused_although_the_old_keys_are_cached() {
-    let scene = Scene::new().await;
+    let scene = LoginScene::new().await;
     scene.log_in("u", "secret").await.unwrap();
-    let (mut connected, _client) = Connected::pair();
+    let (mut connected, _client) = LoginConnection::pair();
     let mut context = connected.context(&scene);
     let (conversation, payload) = ClientConversation::start(SHA_256, "u", &scene.nonces.nonce());
     let start = sasl_start_with("SCRAM-SHA-256", &payload);
-    let started = Login::start(&mut context, &start, SOURCE).await;
+    let started = SaslConversation::start(&mut context, &start, SOURCE).await;
     let (login, challenge) = started.unwrap_or_else(|_| panic!("the user is known"));
     let server_first = challenge.get_binary("payload").unwrap().bytes;
     let responded = conversation.respond_with_password(server_first, "secret");
@@ -130,13 +130,15 @@ async fn a_late_proof_of_an_old_password_is_refused_although_the_old_keys_are_ca
 /// refused.
 #[tokio::test]
 async fn the_reply_to_a_refused_login_is_sent_50_ms_after_the_login_began() {
-    let scene = Scene::with(CredentialMode::Users, Vec::new()).await;
-    let (mut connected, client) = Connected::pair();
+    let scene = LoginScene::with(CredentialMode::Users, Vec::new()).await;
+    let (mut connected, client) = LoginConnection::pair();
     let mut context = connected.context(&scene);
     pause();
     let start = sasl_start(&scene, "nobody", "SCRAM-SHA-256");
     let began = Instant::now();
-    let end = Login::start(&mut context, &start, SOURCE).await.err();
+    let end = SaslConversation::start(&mut context, &start, SOURCE)
+        .await
+        .err();
     assert!(matches!(end, Some(LoginEnd::Refused(error)) if error.code == AUTHENTICATION_FAILED));
     // Timers have a resolution of a millisecond.
     let elapsed = began.elapsed().as_millis();
@@ -144,30 +146,38 @@ async fn the_reply_to_a_refused_login_is_sent_50_ms_after_the_login_began() {
     // A refusal that does not depend on the user is sent at once.
     let start = sasl_start(&scene, "nobody", "PLAIN");
     let began = Instant::now();
-    let end = Login::start(&mut context, &start, SOURCE).await.err();
+    let end = SaslConversation::start(&mut context, &start, SOURCE)
+        .await
+        .err();
     assert!(matches!(end, Some(LoginEnd::Refused(_))));
     assert_eq!(began.elapsed(), Duration::ZERO);
     // A client that has disconnected gets no reply.
     drop(client);
     let start = sasl_start(&scene, "nobody", "SCRAM-SHA-256");
-    let end = Login::start(&mut context, &start, SOURCE).await.err();
+    let end = SaslConversation::start(&mut context, &start, SOURCE)
+        .await
+        .err();
     assert!(matches!(end, Some(LoginEnd::Gone)));
 }
 
 #[tokio::test]
 async fn a_login_whose_client_has_disconnected_ends_before_a_server_checks_it() {
-    let scene = Scene::new().await;
-    let (mut connected, client) = Connected::pair();
+    let scene = LoginScene::new().await;
+    let (mut connected, client) = LoginConnection::pair();
     let mut context = connected.context(&scene);
     drop(client);
     let start = sasl_start(&scene, "u", "SCRAM-SHA-256");
-    let end = Login::start(&mut context, &start, SOURCE).await.err();
+    let end = SaslConversation::start(&mut context, &start, SOURCE)
+        .await
+        .err();
     assert!(matches!(end, Some(LoginEnd::Gone)));
     // The user is not remembered as unknown, and its next first login need not wait.
     let _first_login = scene.start("u").await.unwrap();
     // This login waits for the user's first login in progress, and ends because its client has
     // left.
-    let end = Login::start(&mut context, &start, SOURCE).await.err();
+    let end = SaslConversation::start(&mut context, &start, SOURCE)
+        .await
+        .err();
     assert!(matches!(end, Some(LoginEnd::Gone)));
     assert_eq!(scene.server.count("saslStart"), 1);
 }
@@ -175,13 +185,15 @@ async fn a_login_whose_client_has_disconnected_ends_before_a_server_checks_it() 
 /// The login still makes the user known, so Seawall checks the user's next login itself.
 #[tokio::test]
 async fn a_login_with_a_configured_password_continues_after_its_client_has_disconnected() {
-    let scene = Scene::with(CredentialMode::Users, configured(password("secret"))).await;
+    let scene = LoginScene::with(CredentialMode::Users, configured(password("secret"))).await;
     let release = scene.server.hold("saslContinue");
-    let (mut connected, client) = Connected::pair();
+    let (mut connected, client) = LoginConnection::pair();
     let mut context = connected.context(&scene);
     drop(client);
     let start = sasl_start(&scene, "u", "SCRAM-SHA-256");
-    let end = Login::start(&mut context, &start, SOURCE).await.err();
+    let end = SaslConversation::start(&mut context, &start, SOURCE)
+        .await
+        .err();
     assert!(matches!(end, Some(LoginEnd::Gone)));
     release.notify_one();
     let learnt = async {
@@ -199,7 +211,7 @@ async fn a_login_that_waits_at_the_conversation_limit_ends_when_its_client_disco
         sha1: None,
         sha256: Some(stored_keys("u", "secret")),
     };
-    let scene = Scene::with(CredentialMode::Users, configured(secret)).await;
+    let scene = LoginScene::with(CredentialMode::Users, configured(secret)).await;
     // These conversations reach the limit, so no further conversation with a server can begin.
     let mut held = Vec::new();
     for _ in 0..4 {
@@ -207,14 +219,14 @@ async fn a_login_that_waits_at_the_conversation_limit_ends_when_its_client_disco
         let conversation = conversations.begin(Sharer::Local, Instant::now() + LIMIT);
         held.push(conversation.await.unwrap());
     }
-    let (mut connected, client) = Connected::pair();
+    let (mut connected, client) = LoginConnection::pair();
     let mut context = connected.context(&scene);
     let nonce = scene.nonces.nonce();
     let (conversation, payload) = ClientConversation::start(SHA_256, "u", &nonce);
     let start = rawdoc! {
         "saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": binary(&payload),
     };
-    let started = Login::start(&mut context, &start, SOURCE).await;
+    let started = SaslConversation::start(&mut context, &start, SOURCE).await;
     let (login, challenge) = started.ok().unwrap();
     let server_first = challenge.get_binary("payload").unwrap().bytes;
     let answered = conversation.respond_with_password(server_first, "secret");
