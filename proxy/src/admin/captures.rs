@@ -23,8 +23,8 @@ use tokio::time::{sleep, timeout};
 
 use super::{AdminState, Refused, bad_request, guard::Presented, work_in};
 use crate::captures::{
-    CaptureError, CaptureId, CaptureParts, CaptureState, Captures, MAX_NAMES, Plan, Selection,
-    redaction_named,
+    CaptureError, CaptureId, CaptureParts, CapturePlan, CaptureState, Captures, MAX_NAMES,
+    Selection, redaction_named,
 };
 
 /// Maximum length of a name (namespace, user or application) that selects the clients of a capture,
@@ -87,7 +87,7 @@ pub(super) async fn start(
 }
 
 /// Starts a capture and logs the start. The log line is written even if the caller disconnects.
-fn start_planned(captures: &Captures, plan: Plan) -> Result<CaptureState, CaptureError> {
+fn start_planned(captures: &Captures, plan: CapturePlan) -> Result<CaptureState, CaptureError> {
     let selection = plan.selection.clone();
     let duration_ms = u64::try_from(plan.duration.as_millis()).unwrap_or(u64::MAX);
     let replies = name_of(plan.replies);
@@ -244,7 +244,7 @@ impl CaptureStream {
     }
 }
 
-fn checked(new: NewCapture) -> Result<Plan, Refused> {
+fn checked(new: NewCapture) -> Result<CapturePlan, Refused> {
     let sample = new.sample.unwrap_or(1.0);
     if !(sample > 0.0 && sample <= 1.0) {
         return Err(bad_request(
@@ -272,7 +272,7 @@ fn checked(new: NewCapture) -> Result<Plan, Refused> {
             return Err(bad_request(wrong));
         }
     }
-    Ok(Plan {
+    Ok(CapturePlan {
         selection: Selection {
             sample,
             namespaces: new.namespaces,

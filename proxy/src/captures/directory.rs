@@ -127,7 +127,7 @@ impl Summary {
 
 /// A capture in the directory of captures.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct StoredCapture {
     pub(super) id: CaptureId,
     /// Size of all parts together, in bytes.
     pub(super) bytes: u64,
@@ -242,7 +242,7 @@ impl Directory {
     }
 
     /// The captures, the latest first. Directories whose names are not ids of captures are ignored.
-    pub(super) fn list(&self) -> io::Result<Vec<Kept>> {
+    pub(super) fn list(&self) -> io::Result<Vec<StoredCapture>> {
         let entries = match fs::read_dir(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries?,
@@ -281,7 +281,7 @@ impl Directory {
         running: Option<&CaptureId>,
         delete: impl Fn(&CaptureId) -> io::Result<()>,
     ) -> io::Result<Expired> {
-        let is_expired = |kept: &Kept| {
+        let is_expired = |kept: &StoredCapture| {
             let age = now.duration_since(kept.modified_at).unwrap_or_default();
             age > retention && Some(&kept.id) != running
         };
@@ -302,8 +302,8 @@ impl Directory {
     }
 
     /// The capture `id`.
-    pub(super) fn kept(&self, id: CaptureId) -> io::Result<Kept> {
-        let mut kept = Kept {
+    pub(super) fn kept(&self, id: CaptureId) -> io::Result<StoredCapture> {
+        let mut kept = StoredCapture {
             bytes: 0,
             parts: 0,
             modified_at: fs::metadata(self.of(&id))?.modified()?,
@@ -337,15 +337,15 @@ mod tests {
     use super::*;
 
     /// The path of a temporary directory of this process, which is deleted at the end of the test.
-    struct Folder(PathBuf);
+    struct TemporaryDirectory(PathBuf);
 
-    impl Folder {
+    impl TemporaryDirectory {
         fn new(name: &str) -> Self {
             Self(env::temp_dir().join(format!("seawall-capture-{name}-{}", process::id())))
         }
     }
 
-    impl Drop for Folder {
+    impl Drop for TemporaryDirectory {
         fn drop(&mut self) {
             fs::remove_dir_all(&self.0).ok();
         }
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn only_the_owner_may_read_captures() {
-        let folder = Folder::new("modes");
+        let folder = TemporaryDirectory::new("modes");
         let directory = Directory::new(folder.0.join("captures"));
         directory.create(&id(1)).unwrap();
         drop(directory.create_part(&id(1), 0).unwrap());
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn the_summary_file_reserves_space_for_its_final_content() {
-        let folder = Folder::new("summary");
+        let folder = TemporaryDirectory::new("summary");
         let directory = Directory::new(folder.0.clone());
         directory.create(&id(1)).unwrap();
         let begun = Summary {
@@ -432,7 +432,7 @@ mod tests {
 
     #[test]
     fn only_expired_captures_that_have_ended_are_deleted() {
-        let folder = Folder::new("retention");
+        let folder = TemporaryDirectory::new("retention");
         let directory = Directory::new(folder.0.clone());
         for number in 1..=3 {
             directory.create(&id(number)).unwrap();
@@ -456,7 +456,7 @@ mod tests {
 
     #[test]
     fn expired_captures_are_deleted_even_if_another_capture_cannot_be_deleted() {
-        let folder = Folder::new("undeletable");
+        let folder = TemporaryDirectory::new("undeletable");
         let directory = Directory::new(folder.0.clone());
         for number in 1..=3 {
             directory.create(&id(number)).unwrap();
@@ -478,7 +478,7 @@ mod tests {
 
     #[test]
     fn an_absent_directory_has_no_captures() {
-        let folder = Folder::new("absent");
+        let folder = TemporaryDirectory::new("absent");
         let absent = Directory::new(folder.0.clone());
         assert!(absent.list().unwrap().is_empty());
         let impossible = Directory::new(PathBuf::from("/dev/null/captures"));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
-use super::directory::{CaptureId, Directory, Kept};
+use super::directory::{CaptureId, Directory, StoredCapture};
 
 /// The latest capture of this process, with its directory; empty before the first capture.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ impl Latest {
     /// The latest capture, if it is not in the directory `current`. `None` if it is in this
     /// directory, if there is no latest capture, or if it cannot be read. Blocks for some file
     /// operations.
-    pub(super) fn kept_outside(&self, current: Option<&Directory>) -> Option<Kept> {
+    pub(super) fn kept_outside(&self, current: Option<&Directory>) -> Option<StoredCapture> {
         let latest = self.0.load_full()?;
         let (id, directory) = &*latest;
         match current == Some(directory) {

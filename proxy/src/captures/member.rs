@@ -1,4 +1,4 @@
-//! The state of a client in a capture, and the [`Recording`] of an operation.
+//! The state of a client in a capture, and the [`RecordedCommand`] of an operation.
 
 use std::{
     iter, mem,
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::{
     Captures,
     queue::microseconds,
-    selection::{Described, Selection, Verdict},
+    selection::{Described, Selection, SelectionVerdict},
     tap::Tap,
 };
 use seawall_command::{
@@ -98,7 +98,7 @@ impl Captures {
         client: &mut CapturedClient,
         arrived: &Arrived<'_>,
         describe: impl FnOnce() -> (u64, Described),
-    ) -> Option<Recording> {
+    ) -> Option<RecordedCommand> {
         let number = self.running.number.load(Ordering::Relaxed);
         if number == 0 {
             client.membership = None;
@@ -121,9 +121,9 @@ impl Membership {
     fn new(tap: Arc<Tap>, (number, described): (u64, Described)) -> Self {
         let selection = &tap.selection;
         let state = match selection.verdict(tap.seed, number, &described) {
-            Verdict::Outside => MemberState::Outside,
-            Verdict::AwaitsNamespace => MemberState::AwaitsNamespace,
-            Verdict::Inside => MemberState::Selected,
+            SelectionVerdict::Outside => MemberState::Outside,
+            SelectionVerdict::AwaitsNamespace => MemberState::AwaitsNamespace,
+            SelectionVerdict::Inside => MemberState::Selected,
         };
         Self {
             tap,
@@ -132,7 +132,7 @@ impl Membership {
         }
     }
 
-    fn record(&mut self, arrived: &Arrived<'_>, was_active: bool) -> Option<Recording> {
+    fn record(&mut self, arrived: &Arrived<'_>, was_active: bool) -> Option<RecordedCommand> {
         let client = self.captured(arrived, was_active)?;
         let Tap { queue, totals, .. } = &*self.tap;
         let at_us = self.tap.at_us(arrived.at);
@@ -146,7 +146,7 @@ impl Membership {
             return None;
         }
         let operation = queue.command(client, at_us, arrived.message, arrived.at, totals)?;
-        Some(Recording {
+        Some(RecordedCommand {
             tap: Arc::clone(&self.tap),
             operation,
             began: arrived.at,
@@ -251,7 +251,7 @@ fn first_value(document: &[u8]) -> Option<ElementKind<'_>> {
 /// [`Outcome::ClientGone`] as the outcome of the operation.
 #[derive(Debug)]
 #[must_use]
-pub struct Recording {
+pub struct RecordedCommand {
     tap: Arc<Tap>,
     operation: u64,
     began: Instant,
@@ -260,7 +260,7 @@ pub struct Recording {
 
 /// The end of an operation.
 #[derive(Debug)]
-pub struct Ended<'a> {
+pub struct OperationEnd<'a> {
     /// How the operation ended.
     pub outcome: Outcome,
     /// The values that Seawall has read from the reply, for example `ok` and the cursor id; `None`
@@ -312,7 +312,7 @@ impl Drop for ReplyCopy {
     }
 }
 
-impl Ended<'_> {
+impl OperationEnd<'_> {
     /// The end of an operation without a reply.
     pub(crate) fn without_reply(outcome: Outcome) -> Self {
         Self {
@@ -324,7 +324,7 @@ impl Ended<'_> {
     }
 }
 
-impl Recording {
+impl RecordedCommand {
     /// Begins a copy of a reply of `length` bytes. `None` if the capture does not record the
     /// messages of replies. Also `None` if the queue is full or the limit of bytes per second is
     /// reached; the queue then counts an omission.
@@ -340,7 +340,7 @@ impl Recording {
 
     /// Records the end of the operation. Call it before the client gets the last byte of its reply,
     /// so that the client's next operation comes later in the capture.
-    pub fn end(&self, ended: Ended<'_>, now: Instant) {
+    pub fn end(&self, ended: OperationEnd<'_>, now: Instant) {
         self.has_ended.store(true, Ordering::Relaxed);
         let tap = &self.tap;
         let message = match ended.message {
@@ -371,10 +371,13 @@ impl Recording {
     }
 }
 
-impl Drop for Recording {
+impl Drop for RecordedCommand {
     fn drop(&mut self) {
         if !*self.has_ended.get_mut() {
-            self.end(Ended::without_reply(Outcome::ClientGone), Instant::now());
+            self.end(
+                OperationEnd::without_reply(Outcome::ClientGone),
+                Instant::now(),
+            );
         }
     }
 }

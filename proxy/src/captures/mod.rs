@@ -1,7 +1,7 @@
 //! Captures: recordings of the operations of selected clients.
 //!
 //! ```text
-//! client/operation ──► Recording ──► queue (bounded) ──► writer (a thread) ──► files
+//! client/operation ──► RecordedCommand ──► queue (bounded) ──► writer (a thread) ──► files
 //!                        selection: which clients
 //! ```
 //!
@@ -51,11 +51,11 @@ use tokio::time::Instant;
 
 pub use self::{
     directory::CaptureId,
-    member::{Arrived, CapturedClient, Ended, Recording, ReplyCopy, ReplyMessage},
+    member::{Arrived, CapturedClient, OperationEnd, RecordedCommand, ReplyCopy, ReplyMessage},
     redaction::RedactionKey,
     selection::{Described, Selection},
     state::CaptureState,
-    tap::Plan,
+    tap::CapturePlan,
 };
 pub(crate) use self::{
     directory::CaptureParts,
@@ -63,12 +63,12 @@ pub(crate) use self::{
     selection::MAX_NAMES,
 };
 use self::{
-    directory::{Directory, Expired, Kept},
+    directory::{Directory, Expired, StoredCapture},
     latest::Latest,
-    queue::{Counts, ENDS, Lead, Queue, QueueLimits, REASONS, Totals, end_name, reason_name},
+    queue::{Counts, ENDS, LeadLimits, Queue, QueueLimits, REASONS, Totals, end_name, reason_name},
     redaction::Redacting,
     tap::Tap,
-    writer::{FileLimits, Files},
+    writer::{FileLimits, PartFiles},
     written::{Beginning, Written},
 };
 
@@ -188,7 +188,7 @@ pub enum CaptureError {
 
 /// The running capture of this process, and the captures in its directory.
 pub struct Captures {
-    running: Arc<Running>,
+    running: Arc<ActiveTap>,
     latest: Latest,
     totals: Arc<Totals>,
     settings: ArcSwapOption<CaptureSettings>,
@@ -207,7 +207,7 @@ pub struct Captures {
 /// The running capture, or the [`Tap`] that keeps operations in memory until an event begins a
 /// capture.
 #[derive(Debug, Default)]
-struct Running {
+struct ActiveTap {
     /// The number of the tap. 0 if there is no tap: the tasks of clients then record nothing, and
     /// read no other field of this struct.
     number: AtomicU64,
@@ -218,7 +218,7 @@ struct Running {
     written: ArcSwapOption<Written>,
 }
 
-impl Running {
+impl ActiveTap {
     fn set_written(&self, written: Arc<Written>) {
         self.is_armed.store(false, Ordering::Relaxed);
         let tap = Arc::clone(&written.tap);
@@ -277,7 +277,7 @@ struct KeptBytes {
 impl KeptBytes {
     /// Measures the captures that `list` returns, except the capture that is running. If `list`
     /// fails, the last measured size stays.
-    fn measure(&self, list: impl FnOnce() -> io::Result<Vec<Kept>>, running: &Running) {
+    fn measure(&self, list: impl FnOnce() -> io::Result<Vec<StoredCapture>>, running: &ActiveTap) {
         let _measuring = self.measuring.lock();
         let Ok(kept) = list() else { return };
         // Read the id after the list, because a capture may have begun while `list` ran.
@@ -352,7 +352,7 @@ impl Captures {
     /// of this process runs, or a capture of another process in the same directory; the duration or
     /// the redaction is not allowed; the redaction needs a key and there is none; the directory is
     /// full; the directory cannot be used.
-    pub fn start(&self, plan: Plan) -> Result<CaptureState, CaptureError> {
+    pub fn start(&self, plan: CapturePlan) -> Result<CaptureState, CaptureError> {
         if let Some(obstacle) = self.obstacle() {
             return Err(obstacle);
         }
@@ -404,7 +404,7 @@ impl Captures {
             return;
         };
         let limits = limits_of(&settings);
-        let lead = Lead {
+        let lead = LeadLimits {
             duration: settings.lead,
             bytes: settings.lead_bytes,
         };
@@ -505,7 +505,7 @@ impl Captures {
         &self,
         written: &Arc<Written>,
         settings: &CaptureSettings,
-        room: Room,
+        room: DirectoryRoom,
     ) -> Result<(), CaptureError> {
         self.write_on(written, settings, room, |work| {
             let thread = thread::Builder::new().name("capture-writer".to_owned());
@@ -518,7 +518,7 @@ impl Captures {
         &self,
         written: &Arc<Written>,
         settings: &CaptureSettings,
-        room: Room,
+        room: DirectoryRoom,
         spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<()>,
     ) -> Result<(), CaptureError> {
         let directory = Directory::new(settings.directory.clone());
@@ -533,7 +533,7 @@ impl Captures {
         let capture = Arc::clone(written);
         let of_writer = directory.clone();
         let work = move || {
-            let files = Files {
+            let files = PartFiles {
                 directory: of_writer.clone(),
                 id: capture.id.clone(),
             };
@@ -738,7 +738,7 @@ impl Captures {
 }
 
 /// The room for a new capture in the directory.
-struct Room {
+struct DirectoryRoom {
     /// Maximum size of the capture, in bytes: the limit minus the size of the captures on disk.
     max_bytes: u64,
     /// While this file is open, no other process captures into the directory, so the room does not
@@ -746,13 +746,13 @@ struct Room {
     lock: File,
 }
 
-fn room(settings: &CaptureSettings) -> Result<Room, CaptureError> {
+fn room(settings: &CaptureSettings) -> Result<DirectoryRoom, CaptureError> {
     let directory = Directory::new(settings.directory.clone());
     let lock = directory.lock()?.ok_or(CaptureError::InUse)?;
     let (bytes, max_bytes) = (directory.bytes()?, settings.max_bytes);
     match max_bytes.checked_sub(bytes) {
         None | Some(0) => Err(CaptureError::Full { bytes, max_bytes }),
-        Some(max_bytes) => Ok(Room { max_bytes, lock }),
+        Some(max_bytes) => Ok(DirectoryRoom { max_bytes, lock }),
     }
 }
 

@@ -167,7 +167,7 @@ struct QueueState {
     /// For each reason in [`REASONS`], the omitted operations and the omitted messages of replies
     /// that no [`Omitted`] record in the queue reports yet.
     gaps: [Gap; REASONS.len()],
-    rate: Rate,
+    rate: ByteAllowance,
     end: Option<EndReason>,
 }
 
@@ -181,7 +181,7 @@ struct Numbered {
 /// starts with these records.
 #[derive(Debug)]
 struct Ring {
-    lead: Lead,
+    lead: LeadLimits,
     /// The clients that have records in the queue or may still get records. The key is the client's
     /// number.
     clients: BTreeMap<u64, ClientBegan>,
@@ -189,7 +189,7 @@ struct Ring {
 
 /// Limits of the records that are kept before an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lead {
+pub(super) struct LeadLimits {
     /// Maximum age of the kept records.
     pub(super) duration: Duration,
     /// Maximum memory of the kept records, in bytes.
@@ -219,7 +219,7 @@ impl Queue {
                 ring: None,
                 first_operation: 0,
                 gaps: Default::default(),
-                rate: Rate::new(limits.max_bytes_per_second, now),
+                rate: ByteAllowance::new(limits.max_bytes_per_second, now),
                 end: None,
             }),
             is_ready: Condvar::new(),
@@ -227,7 +227,7 @@ impl Queue {
     }
 
     /// Creates a queue that keeps only the latest records until [`Self::begin`].
-    pub(super) fn ring(limits: QueueLimits, lead: Lead, now: Instant) -> Self {
+    pub(super) fn ring(limits: QueueLimits, lead: LeadLimits, now: Instant) -> Self {
         let queue = Self::new(limits, now);
         queue.is_ring.store(true, Ordering::Relaxed);
         queue.state.lock().ring = Some(Ring {
@@ -238,7 +238,7 @@ impl Queue {
     }
 
     /// True if the queue keeps only the latest records, within these limits.
-    pub(super) fn is_ring_of(&self, limits: QueueLimits, lead: Lead) -> bool {
+    pub(super) fn is_ring_of(&self, limits: QueueLimits, lead: LeadLimits) -> bool {
         let state = self.state.lock();
         let has_lead = |ring: &Ring| ring.lead == lead;
         self.limits == limits && state.ring.as_ref().is_some_and(has_lead)
@@ -749,14 +749,14 @@ fn time_of(content: &Content) -> u64 {
 /// be larger than the allowance of one second. The next records are then omitted until the
 /// allowance is above 0 again.
 #[derive(Debug)]
-struct Rate {
+struct ByteAllowance {
     bytes_per_second: Option<u64>,
     /// Bytes that may be recorded now; negative after a large record.
     allowance: f64,
     refilled_at: Instant,
 }
 
-impl Rate {
+impl ByteAllowance {
     fn new(bytes_per_second: Option<u64>, now: Instant) -> Self {
         Self {
             bytes_per_second,

@@ -47,7 +47,7 @@ pub struct Described {
 
 /// The decision of a [`Selection`] about one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum SelectionVerdict {
     /// The client is not captured.
     Outside,
     /// The client is not captured yet. Its first operation on one of the namespaces adds the client
@@ -60,15 +60,15 @@ pub(super) enum Verdict {
 impl Selection {
     /// Decides whether a client is captured. `number` identifies the client within the process.
     /// `seed` differs between captures, so that the samples of two captures are independent.
-    pub(super) fn verdict(&self, seed: u64, number: u64, client: &Described) -> Verdict {
+    pub(super) fn verdict(&self, seed: u64, number: u64, client: &Described) -> SelectionVerdict {
         let is_listed = |list: &[String], name: &String| list.is_empty() || list.contains(name);
         let is_inside = self.samples(seed, number)
             && is_listed(&self.users, &client.user)
             && is_listed(&self.applications, &client.application);
         match (is_inside, self.namespaces.is_empty()) {
-            (false, _) => Verdict::Outside,
-            (true, false) => Verdict::AwaitsNamespace,
-            (true, true) => Verdict::Inside,
+            (false, _) => SelectionVerdict::Outside,
+            (true, false) => SelectionVerdict::AwaitsNamespace,
+            (true, true) => SelectionVerdict::Inside,
         }
     }
 
@@ -132,12 +132,21 @@ mod tests {
             };
             selection.verdict(7, 1, &client)
         };
-        assert_eq!(verdict(&[], &[], &[]), Verdict::Inside);
-        assert_eq!(verdict(&["admin.app"], &["shop"], &[]), Verdict::Inside);
-        assert_eq!(verdict(&["admin.app"], &["other"], &[]), Verdict::Outside);
-        assert_eq!(verdict(&["app"], &[], &[]), Verdict::Outside);
-        assert_eq!(verdict(&[], &["shop"], &["d"]), Verdict::AwaitsNamespace);
-        assert_eq!(verdict(&["x.y"], &[], &["d"]), Verdict::Outside);
+        assert_eq!(verdict(&[], &[], &[]), SelectionVerdict::Inside);
+        assert_eq!(
+            verdict(&["admin.app"], &["shop"], &[]),
+            SelectionVerdict::Inside
+        );
+        assert_eq!(
+            verdict(&["admin.app"], &["other"], &[]),
+            SelectionVerdict::Outside
+        );
+        assert_eq!(verdict(&["app"], &[], &[]), SelectionVerdict::Outside);
+        assert_eq!(
+            verdict(&[], &["shop"], &["d"]),
+            SelectionVerdict::AwaitsNamespace
+        );
+        assert_eq!(verdict(&["x.y"], &[], &["d"]), SelectionVerdict::Outside);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    directory::Kept,
+    directory::StoredCapture,
     selection::Selection,
     written::{Written, by_reason},
 };
@@ -70,7 +70,7 @@ impl CaptureState {
     }
 
     /// The state of a capture that has ended.
-    pub(super) fn of_kept(kept: Kept) -> Self {
+    pub(super) fn of_kept(kept: StoredCapture) -> Self {
         let summary = kept.summary.unwrap_or_default();
         let is_complete = !summary.end.is_empty();
         Self {

@@ -13,7 +13,7 @@ use super::{
 
 /// The parameters of a capture.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct CapturePlan {
     /// The clients that are captured.
     pub selection: Selection,
     /// The part of each reply that is recorded.

@@ -65,8 +65,8 @@ impl Drop for Folder {
     }
 }
 
-fn plan() -> Plan {
-    Plan {
+fn plan() -> CapturePlan {
+    CapturePlan {
         selection: Selection::default(),
         replies: ReplyDetail::Facts,
         redaction: None,
@@ -108,7 +108,7 @@ fn operate(
     if let Some(reply) = reply {
         let bytes = reply.to_vec().unwrap();
         let facts = ReplyFacts::of(ReplyForm::Plain, &bytes);
-        let ended = Ended {
+        let ended = OperationEnd {
             outcome: Outcome::Replied,
             facts: Some(&facts),
             bytes: bytes.len(),
@@ -219,7 +219,7 @@ fn a_client_is_captured_from_its_first_operation_on_a_selected_namespace() {
         ..Selection::default()
     };
     let capture = captures
-        .start(Plan {
+        .start(CapturePlan {
             selection,
             ..plan()
         })
@@ -238,7 +238,7 @@ fn a_client_is_captured_from_its_first_operation_on_a_selected_namespace() {
         ..Selection::default()
     };
     captures
-        .start(Plan {
+        .start(CapturePlan {
             selection,
             ..plan()
         })
@@ -297,13 +297,13 @@ fn a_capture_continues_in_new_files_until_it_reaches_its_disk_limit() {
 fn a_capture_ends_after_its_duration_or_earlier_if_the_process_ends() {
     let folder = Folder::new("duration");
     let captures = folder.captures(|_| {});
-    let refused = captures.start(Plan {
+    let refused = captures.start(CapturePlan {
         duration: Duration::from_secs(61),
         ..plan()
     });
     assert!(matches!(refused, Err(CaptureError::Duration(_))));
     captures
-        .start(Plan {
+        .start(CapturePlan {
             duration: Duration::from_millis(1),
             ..plan()
         })
@@ -334,7 +334,7 @@ fn every_action_is_refused_while_captures_are_off() {
 /// A destination whose writes fail, because its disk is full.
 struct FullDisk;
 
-impl writer::Parts for FullDisk {
+impl writer::PartStore for FullDisk {
     type Part = Self;
 
     fn create(&mut self, _: u32) -> io::Result<Self> {
@@ -355,7 +355,7 @@ impl Write for FullDisk {
 /// A destination with a bug.
 struct Faulty;
 
-impl writer::Parts for Faulty {
+impl writer::PartStore for Faulty {
     type Part = Vec<u8>;
 
     fn create(&mut self, _: u32) -> io::Result<Vec<u8>> {
@@ -381,7 +381,7 @@ struct SlowDisk {
 /// A part (file) of a capture on a slow disk.
 struct SlowPart(SlowDisk);
 
-impl writer::Parts for Option<SlowDisk> {
+impl writer::PartStore for Option<SlowDisk> {
     type Part = SlowPart;
 
     fn create(&mut self, _: u32) -> io::Result<SlowPart> {
@@ -535,7 +535,7 @@ fn a_slow_disk_delays_no_operation_and_the_file_counts_missing_records() {
 #[derive(Clone, Default)]
 struct InMemory(Arc<Mutex<Vec<u8>>>);
 
-impl writer::Parts for InMemory {
+impl writer::PartStore for InMemory {
     type Part = Self;
 
     fn create(&mut self, _: u32) -> io::Result<Self> {
@@ -691,7 +691,7 @@ fn redacted_captures_contain_pseudonyms_instead_of_values() {
     assert!(insert(&captures));
     let begun = captures.list().unwrap();
     captures.stop(&id_of(&begun[0])).unwrap();
-    let equality = Plan {
+    let equality = CapturePlan {
         replies: ReplyDetail::Whole,
         redaction: Some(Redaction::Equality),
         ..plan()
@@ -730,7 +730,7 @@ fn a_capture_with_too_weak_redaction_or_without_a_needed_key_is_refused() {
             settings.redaction = configured;
             settings.redaction_key = has_key.then(|| RedactionKey::new(b"key"));
         });
-        let plan = Plan {
+        let plan = CapturePlan {
             redaction: wanted,
             ..plan()
         };

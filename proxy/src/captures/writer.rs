@@ -52,7 +52,7 @@ pub(super) struct FileLimits {
 }
 
 /// Creates the parts of a capture: files, or substitutes in tests.
-pub(super) trait Parts {
+pub(super) trait PartStore {
     type Part: Write;
 
     /// Creates a part.
@@ -61,12 +61,12 @@ pub(super) trait Parts {
 
 /// Parts in the directory of a capture.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct PartFiles {
     pub(super) directory: Directory,
     pub(super) id: CaptureId,
 }
 
-impl Parts for Files {
+impl PartStore for PartFiles {
     type Part = File;
 
     fn create(&mut self, part: u32) -> io::Result<File> {
@@ -78,7 +78,7 @@ impl Parts for Files {
 /// failed write.
 pub(super) fn write_all(
     capture: &Written,
-    parts: impl Parts,
+    parts: impl PartStore,
     limits: FileLimits,
     servers: Vec<Server>,
 ) -> EndReason {
@@ -103,7 +103,7 @@ pub(super) fn write_all(
     reason
 }
 
-struct Output<'s, P: Parts> {
+struct Output<'s, P: PartStore> {
     capture: &'s Written,
     parts: P,
     limits: FileLimits,
@@ -122,7 +122,7 @@ struct Output<'s, P: Parts> {
     pending_operations: u64,
 }
 
-impl<P: Parts> Output<'_, P> {
+impl<P: PartStore> Output<'_, P> {
     fn write_until_end(&mut self) -> EndReason {
         let queue = &self.capture.tap.queue;
         let until = self.capture.until;

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::io::{AsyncRead as _, ReadBuf};
 
-use crate::{captures::Recording, limits::Limits};
+use crate::{captures::RecordedCommand, limits::Limits};
 use seawall_command::ReplyForm;
 use seawall_transport::{
     MemoryBudget, MemoryShare, Sharer, Stream, connection::Interrupt, with_scratch,
@@ -82,7 +82,7 @@ pub(super) struct Awaited<'a> {
     /// lane.
     pub(super) is_wanted: &'a (dyn Fn() -> bool + Send + Sync),
     /// Set if the operation is recorded in a capture (a recording of some clients' messages).
-    pub(super) recording: Option<&'a Recording>,
+    pub(super) recording: Option<&'a RecordedCommand>,
 }
 
 /// Parses the header of a reply whose first bytes are `held`. Checks that the reply belongs to the

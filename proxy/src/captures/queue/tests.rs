@@ -98,7 +98,7 @@ fn ring(bytes: usize) -> (Queue, Totals, Instant) {
         max_bytes: 1 << 20,
         max_bytes_per_second: None,
     };
-    let lead = Lead {
+    let lead = LeadLimits {
         duration: SECOND,
         bytes,
     };

@@ -33,7 +33,7 @@ fn a_capture_that_begins_while_the_captures_are_measured_is_not_counted_as_ended
     let captures = folder.captures(|_| {});
     let list = || {
         let capture = captures.start(plan()).unwrap();
-        Ok(vec![Kept {
+        Ok(vec![StoredCapture {
             id: id_of(&capture),
             bytes: 100,
             parts: 1,

@@ -5,7 +5,9 @@ use tokio::time::Instant;
 
 use super::context::{AttemptEnd, Operation};
 use crate::{
-    captures::{Arrived, CapturedClient, Captures, Described, Ended, Recording, ReplyMessage},
+    captures::{
+        Arrived, CapturedClient, Captures, Described, OperationEnd, RecordedCommand, ReplyMessage,
+    },
     client::reply::REPLY_HEAD_BYTES,
     observe::ConnectedClient,
 };
@@ -21,7 +23,7 @@ pub(super) fn record_command(
     captured: &mut CapturedClient,
     client: &ConnectedClient,
     arrived: &Arrived<'_>,
-) -> Option<Recording> {
+) -> Option<RecordedCommand> {
     captures.record(captured, arrived, || described(client))
 }
 
@@ -57,7 +59,7 @@ impl Operation<'_> {
                 self.record_reply(recording, &reply, outcome_without_server(*outcome), now);
             }
             AttemptEnd::Forwarded(forwarded, _) => {
-                let ended = Ended {
+                let ended = OperationEnd {
                     outcome: self.outcome_of_reply(),
                     facts: Some(&forwarded.facts),
                     bytes: forwarded.bytes,
@@ -69,7 +71,7 @@ impl Operation<'_> {
                 recording.end(ended, now);
             }
             AttemptEnd::Close(outcome) => {
-                let ended = Ended::without_reply(outcome_without_server(*outcome));
+                let ended = OperationEnd::without_reply(outcome_without_server(*outcome));
                 recording.end(ended, now);
             }
             // The drop of `recording` records that the client has left.
@@ -82,14 +84,14 @@ impl Operation<'_> {
     /// facts (about 170 bytes), every operation would store and move them, even without a capture.
     fn record_reply(
         &self,
-        recording: &Recording,
+        recording: &RecordedCommand,
         reply: &[u8],
         outcome: record::Outcome,
         now: Instant,
     ) {
         let document = reply.get(REPLY_HEAD_BYTES..).unwrap_or_default();
         let facts = ReplyFacts::of(self.command.spec.reply_form, document);
-        let ended = Ended {
+        let ended = OperationEnd {
             outcome,
             facts: Some(&facts),
             bytes: reply.len(),

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::failure::{FailedCommand, Failure, error_reply};
 use crate::{
-    captures::Recording,
+    captures::RecordedCommand,
     client::{Shared, backlog::Forwarded, own_reply::ReplyTo, reply::HeldReply},
     limits::{Heavy, StepwiseTurn},
     observe::Observation,
@@ -42,7 +42,7 @@ pub(super) struct Operation<'a> {
     pub(super) sharer: Sharer,
     pub(super) reply_to: ReplyTo,
     /// Set if the operation is recorded in a capture (a recording of some clients' messages).
-    pub(super) recording: Option<&'a Recording>,
+    pub(super) recording: Option<&'a RecordedCommand>,
 }
 
 /// The way in which an operation ends for its client.
