@@ -39,7 +39,7 @@ pub struct Origin {
 const OLDEST_EVERY: u64 = 4;
 
 /// A queue of waiters.
-pub(super) trait Queue {
+pub(super) trait WaiterQueue {
     type Key: Copy;
     type Waiter;
 
@@ -70,7 +70,7 @@ impl<T> Default for OldestFirst<T> {
     }
 }
 
-impl<T> Queue for OldestFirst<T> {
+impl<T> WaiterQueue for OldestFirst<T> {
     type Key = ();
     type Waiter = T;
 
@@ -125,7 +125,7 @@ impl<T> Default for NewestFirst<T> {
     }
 }
 
-impl<T> Queue for NewestFirst<T> {
+impl<T> WaiterQueue for NewestFirst<T> {
     type Key = ();
     type Waiter = T;
 
@@ -176,9 +176,9 @@ impl<K, Q> Default for RoundRobin<K, Q> {
     }
 }
 
-impl<K: Copy + Eq + Hash, Q: Queue> RoundRobin<K, Q> {
-    /// Like [`Queue::pop_present`], but only for the waiters of the key whose turn is next. If all
-    /// of them have left, removes the key and returns `None`.
+impl<K: Copy + Eq + Hash, Q: WaiterQueue> RoundRobin<K, Q> {
+    /// Like [`WaiterQueue::pop_present`], but only for the waiters of the key whose turn is next.
+    /// If all of them have left, removes the key and returns `None`.
     fn pop_of_next_key(&mut self, is_present: &dyn Fn(&Q::Waiter) -> bool) -> Option<Q::Waiter> {
         let key = self.turns.pop_front()?;
         let queue = self.queues.get_mut(&key)?;
@@ -200,7 +200,7 @@ impl<K: Copy + Eq + Hash, Q: Queue> RoundRobin<K, Q> {
             queue.len() > 0
         });
         self.turns.retain(|key| self.queues.contains_key(key));
-        self.len = self.queues.values().map(Queue::len).sum();
+        self.len = self.queues.values().map(WaiterQueue::len).sum();
     }
 
     /// Records that a waiter was removed from the queue of `key`, and removes that queue if it is
@@ -214,7 +214,7 @@ impl<K: Copy + Eq + Hash, Q: Queue> RoundRobin<K, Q> {
     }
 }
 
-impl<K: Copy + Eq + Hash, Q: Queue + Default> Queue for RoundRobin<K, Q> {
+impl<K: Copy + Eq + Hash, Q: WaiterQueue + Default> WaiterQueue for RoundRobin<K, Q> {
     type Key = (K, Q::Key);
     type Waiter = Q::Waiter;
 
@@ -259,7 +259,7 @@ impl<K, Q> Default for Keyed<K, Q> {
     }
 }
 
-impl<K: Copy + Eq + Hash, Q: Queue<Key = ()> + Default> Queue for Keyed<K, Q> {
+impl<K: Copy + Eq + Hash, Q: WaiterQueue<Key = ()> + Default> WaiterQueue for Keyed<K, Q> {
     type Key = K;
     type Waiter = Q::Waiter;
 
@@ -360,12 +360,17 @@ impl<K: Copy + Eq + Hash, T> TurnQueue<K, T> {
 
     /// Number of waiters of a key.
     pub(crate) fn len_of(&self, key: K) -> usize {
-        self.0.queues.get(&key).map_or(0, Queue::len)
+        self.0.queues.get(&key).map_or(0, WaiterQueue::len)
     }
 
     /// Number of waiters of the key with the most waiters.
     pub(crate) fn longest(&self) -> usize {
-        self.0.queues.values().map(Queue::len).max().unwrap_or(0)
+        self.0
+            .queues
+            .values()
+            .map(WaiterQueue::len)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Removes and returns the newest waiter of the key with the most waiters.

@@ -141,7 +141,7 @@ impl Gate {
             }
             let (sender, turn) = oneshot::channel();
             state.waiting.push(from, sender);
-            Waiting { gate: self, turn }
+            GateWaiter { gate: self, turn }
         };
         waiting.until_admitted().await;
     }
@@ -181,12 +181,12 @@ impl Gate {
 
 /// A waiter at a gate. A tick admits the waiter and uses a token for it. If the waiter is dropped
 /// before its future has noticed the admission, this token is given back.
-struct Waiting<'a> {
+struct GateWaiter<'a> {
     gate: &'a Gate,
     turn: oneshot::Receiver<()>,
 }
 
-impl Waiting<'_> {
+impl GateWaiter<'_> {
     /// Waits until a tick admits the waiter.
     async fn until_admitted(mut self) {
         // The wait cannot fail, because the gate keeps the sender and lives longer than its
@@ -195,7 +195,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for GateWaiter<'_> {
     fn drop(&mut self) {
         // After the close, no tick can admit the waiter.
         self.turn.close();

@@ -54,10 +54,10 @@ const PROBE_YIELDS: usize = 4;
 /// Threads of low priority. The threads start with the first step, and end when the last clone of
 /// this value is dropped.
 #[derive(Clone, Debug)]
-pub(super) struct LowPriority(Arc<Inner>);
+pub(super) struct LowPriority(Arc<ThreadGroups>);
 
 #[derive(Debug)]
-struct Inner {
+struct ThreadGroups {
     idle: Threads,
     fallback: Threads,
     idle_time: Arc<IdleTime>,
@@ -79,7 +79,7 @@ impl LowPriority {
     }
 
     fn with(idle: Threads, fallback: Threads) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(ThreadGroups {
             idle,
             fallback,
             idle_time: Arc::new(IdleTime::new()),
@@ -127,7 +127,7 @@ impl LowPriority {
     where
         W: FnOnce() -> T + Send + 'static,
     {
-        let Inner {
+        let ThreadGroups {
             idle, idle_time, ..
         } = &*self.0;
         let measured = WhileIdle(Arc::clone(idle_time));
@@ -387,7 +387,7 @@ mod tests {
     #[tokio::test]
     async fn idle_threads_have_the_policy_sched_idle_and_fallback_threads_have_a_nice_value() {
         let threads = LowPriority::new(2);
-        let Inner { idle, fallback, .. } = &*threads.0;
+        let ThreadGroups { idle, fallback, .. } = &*threads.0;
         let before = getpriority_process(None).unwrap();
         let low = idle.run(LOCAL, HandshakeStep::First, work(policy), AnyTime);
         assert_eq!(low.await, Some(ThreadSchedulePolicy::Normal(Idle)));
@@ -426,7 +426,7 @@ mod tests {
     #[tokio::test]
     async fn an_idle_thread_begins_no_step_during_a_shortage_of_cpu_time() {
         let threads = with_usual_thread();
-        let Inner { idle, fallback, .. } = &*threads.0;
+        let ThreadGroups { idle, fallback, .. } = &*threads.0;
         let turn = idle.first.take(LOCAL).await;
         let running = threads.run(LOCAL, HandshakeStep::First, || {});
         let shortage = async {

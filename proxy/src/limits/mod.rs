@@ -35,7 +35,7 @@ pub(crate) use self::{
     fair::TurnQueue,
     heavy::{Heavy, HeavyWork},
     low_priority::HandshakeStep,
-    operations::{OperationPermit, Operator, Waiting},
+    operations::{CountedWait, OperationPermit, Operator},
     permits::{EvictablePermit, EvictablePermits, EvictionReason},
     recent::{NameHasher, RecentMap, Retired},
     turns::{StepwiseTurn, Turns},

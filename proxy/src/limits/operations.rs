@@ -35,12 +35,12 @@ struct SharedPermits {
     has_shares: bool,
     /// Number of permits that are taken. May exceed `all` after `all` was reduced.
     taken: AtomicUsize,
-    waiters: Mutex<UserQueue<Waiter>>,
+    waiters: Mutex<UserQueue<PermitWaiter>>,
     waiting: AtomicUsize,
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct PermitWaiter {
     in_flight: Arc<AtomicUsize>,
     permit: oneshot::Sender<OperationPermit>,
 }
@@ -116,16 +116,16 @@ impl OperationPermits {
 }
 
 /// Counts one waiting operation until this guard is dropped. A cancelled wait drops the guard too.
-pub(crate) struct Waiting<'a>(&'a AtomicUsize);
+pub(crate) struct CountedWait<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> CountedWait<'a> {
     pub(crate) fn begin(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
         Self(count)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for CountedWait<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -154,7 +154,7 @@ impl SharedPermits {
     async fn admit(self: &Arc<Self>, operator: Operator<'_>) -> OperationPermit {
         loop {
             let (permit, given) = oneshot::channel();
-            let waiter = Waiter {
+            let waiter = PermitWaiter {
                 in_flight: Arc::clone(operator.in_flight),
                 permit,
             };
@@ -167,7 +167,7 @@ impl SharedPermits {
                 }
                 waiters.push((operator.user, operator.sharer), waiter);
             }
-            let _waiting = Waiting::begin(&self.waiting);
+            let _waiting = CountedWait::begin(&self.waiting);
             // A permit may have become free before this waiter was queued.
             self.serve_waiters();
             if let Ok(permit) = given.await {
@@ -207,11 +207,11 @@ impl SharedPermits {
             if free == 0 {
                 return;
             }
-            let is_ready = |waiter: &Waiter| {
+            let is_ready = |waiter: &PermitWaiter| {
                 let held = waiter.in_flight.load(Ordering::Relaxed);
                 self.allows(held, free)
             };
-            let is_present = |waiter: &Waiter| !waiter.permit.is_closed();
+            let is_present = |waiter: &PermitWaiter| !waiter.permit.is_closed();
             let Some(waiter) = waiters.pop_if(is_present, is_ready) else {
                 return;
             };
@@ -247,9 +247,9 @@ mod tests {
 
     use super::*;
 
-    struct User(u64, Arc<AtomicUsize>);
+    struct CountedUser(u64, Arc<AtomicUsize>);
 
-    impl User {
+    impl CountedUser {
         fn new(number: u64) -> Self {
             Self(number, Arc::default())
         }
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn one_user_gets_at_most_its_share_of_operation_permits_and_others_get_the_rest() {
         let permits = OperationPermits::new(90);
-        let [greedy, other] = [1, 2].map(User::new);
+        let [greedy, other] = [1, 2].map(CountedUser::new);
         let held = greedy.admit_all(&permits);
         assert_eq!((held.len(), permits.in_flight()), (80, 80));
         assert!(permits.try_admit(other.operator()).is_some());
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn the_number_of_operation_permits_can_change_while_permits_are_held() {
         let permits = OperationPermits::new(2);
-        let user = User::new(1);
+        let user = CountedUser::new(1);
         let mut held = user.admit_all(&permits);
         let mut waiting = Box::pin(permits.admit(user.operator()));
         assert!(waiting.as_mut().now_or_never().is_none());
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn waiting_users_get_operation_permits_in_turn() {
         let permits = OperationPermits::new(4);
-        let [greedy, other] = [1, 2].map(User::new);
+        let [greedy, other] = [1, 2].map(CountedUser::new);
         let mut held = greedy.admit_all(&permits);
         assert_eq!(held.len(), 4);
         let mut first = Box::pin(permits.admit(greedy.operator()));
@@ -319,8 +319,8 @@ mod tests {
     #[test]
     fn a_free_operation_permit_goes_to_a_user_behind_many_users_with_full_shares() {
         let permits = OperationPermits::new(20 * 8 + 1);
-        let full: Vec<_> = (1..=20).map(User::new).collect();
-        let [holder, late] = [21, 22].map(User::new);
+        let full: Vec<_> = (1..=20).map(CountedUser::new).collect();
+        let [holder, late] = [21, 22].map(CountedUser::new);
         let mut held = Vec::new();
         for user in &full {
             held.extend((0..8).map(|_| permits.try_admit(user.operator()).unwrap()));
@@ -343,7 +343,7 @@ mod tests {
     #[test]
     fn a_user_with_many_addresses_gets_no_more_permits_than_a_user_with_one_address() {
         let permits = OperationPermits::new(4);
-        let [greedy, other] = [1, 2].map(User::new);
+        let [greedy, other] = [1, 2].map(CountedUser::new);
         let mut held = greedy.admit_all(&permits);
         let from = |address: u8| Operator {
             sharer: Sharer::at(Some([192, 0, 2, address].into())),
@@ -374,7 +374,7 @@ mod tests {
     #[test]
     fn operations_that_other_operations_may_wait_for_have_a_reserve_of_permits() {
         let permits = OperationPermits::new(2);
-        let user = User::new(1);
+        let user = CountedUser::new(1);
         let mut held = user.admit_all(&permits);
         let commit = Operator {
             may_unblock_others: true,
@@ -404,7 +404,7 @@ mod tests {
     #[test]
     fn operations_that_were_dropped_while_they_waited_use_no_turn_of_their_user() {
         let permits = OperationPermits::new(2);
-        let [holder, crowd, other] = [1, 2, 3].map(User::new);
+        let [holder, crowd, other] = [1, 2, 3].map(CountedUser::new);
         let mut held = holder.admit_all(&permits);
         assert_eq!(held.len(), 2);
         let mut of_crowd: Vec<_> = (0..4)
@@ -424,7 +424,7 @@ mod tests {
     #[test]
     fn an_operation_that_was_dropped_while_it_waited_gets_no_permit() {
         let permits = OperationPermits::new(1);
-        let user = User::new(1);
+        let user = CountedUser::new(1);
         let held = user.admit_all(&permits);
         for _ in 0..100 {
             let mut left = Box::pin(permits.admit(user.operator()));
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn operations_that_were_dropped_while_they_waited_are_removed_from_the_queue() {
         let permits = OperationPermits::new(1);
-        let user = User::new(1);
+        let user = CountedUser::new(1);
         let held = user.admit_all(&permits);
         let arrive = |count: usize| -> Vec<_> {
             let waits = |_| {

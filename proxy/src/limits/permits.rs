@@ -129,7 +129,7 @@ const MAX_EXAMINED: usize = 16;
 
 /// A connection that has a permit.
 #[derive(Debug)]
-struct Connected {
+struct PermitHolder {
     eviction: Eviction,
     heard_at: Instant,
     /// Value of [`Eviction::activity`] when the permit was issued, or when the connection was last
@@ -149,7 +149,7 @@ struct PermitTable {
     len: usize,
     next: u64,
     /// Connections by sharer, and by the order in which they got or renewed their permits.
-    by_sharer: HashMap<Sharer, BTreeMap<u64, Connected>>,
+    by_sharer: HashMap<Sharer, BTreeMap<u64, PermitHolder>>,
     /// The sharers in ascending order of their number of permits. A sharer is an address or a user.
     counts: BTreeSet<(usize, Sharer)>,
     /// The share of the connections that must be closed, in percent.
@@ -338,7 +338,7 @@ impl PermitTable {
         }
         let own = self.by_sharer.entry(sharer).or_default();
         self.counts.remove(&(own.len(), sharer));
-        let connected = Connected {
+        let connected = PermitHolder {
             activity: eviction.activity(),
             heard_at: Instant::now(),
             eviction,
@@ -351,7 +351,7 @@ impl PermitTable {
 
     fn remove(&mut self, sharer: Sharer, number: u64) -> Option<Eviction> {
         let own = self.by_sharer.get_mut(&sharer)?;
-        let Connected { eviction, .. } = own.remove(&number)?;
+        let PermitHolder { eviction, .. } = own.remove(&number)?;
         let left = own.len();
         self.counts.remove(&(left + 1, sharer));
         match left {
@@ -438,21 +438,21 @@ pub(super) mod tests {
         Sharer::at(Some([192, 0, 2, last].into()))
     }
 
-    struct Client {
+    struct AdmittedClient {
         eviction: Eviction,
         permit: Option<EvictablePermit>,
     }
 
-    impl Client {
+    impl AdmittedClient {
         fn is_evicted(&self) -> bool {
             is_evicted(&self.eviction)
         }
     }
 
-    fn client(permits: &Arc<EvictablePermits>, last: u8) -> Client {
+    fn client(permits: &Arc<EvictablePermits>, last: u8) -> AdmittedClient {
         let eviction = Eviction::default();
         let permit = permits.admit_evicting_oldest(sharer(last), &eviction);
-        Client { eviction, permit }
+        AdmittedClient { eviction, permit }
     }
 
     fn check(permits: &EvictablePermits) {
@@ -477,7 +477,7 @@ pub(super) mod tests {
             .map(|client| client.permit.is_some())
             .collect();
         assert_eq!(have, [true, true, true, false]);
-        assert!(!clients.iter().any(Client::is_evicted));
+        assert!(!clients.iter().any(AdmittedClient::is_evicted));
         check(&permits);
         drop(clients);
         assert_eq!(permits.table.lock().len, 0);
@@ -491,7 +491,7 @@ pub(super) mod tests {
         let _single = client(&permits, 2);
         let newcomer = client(&permits, 3);
         assert!(newcomer.permit.is_some());
-        let evicted: Vec<_> = crowd.iter().map(Client::is_evicted).collect();
+        let evicted: Vec<_> = crowd.iter().map(AdmittedClient::is_evicted).collect();
         assert_eq!(evicted, [true, false, false]);
         // A second permit for address 3 would leave address 1 with fewer permits than address 3.
         assert!(client(&permits, 3).permit.is_none());
@@ -559,7 +559,7 @@ pub(super) mod tests {
         drop(crowd);
         let later = [client(&permits, 2), client(&permits, 2)];
         let _fourth = permits.admit_evicting_silent(sharer(4), &newcomer).unwrap();
-        assert!(oldest.is_evicted() && !later.iter().any(Client::is_evicted));
+        assert!(oldest.is_evicted() && !later.iter().any(AdmittedClient::is_evicted));
         check(&permits);
     }
 
@@ -580,7 +580,7 @@ pub(super) mod tests {
     async fn close_closes_the_given_percentage_of_connections() {
         let permits = EvictablePermits::new(300);
         let mut clients: Vec<_> = (0..200).map(|_| client(&permits, 1)).collect();
-        let is_closing = |client: &Client| {
+        let is_closing = |client: &AdmittedClient| {
             let cx = Context::from_waker(Waker::noop());
             client.eviction.poll(&cx) == Poll::Ready(EvictionReason::Closing)
         };

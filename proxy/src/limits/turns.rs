@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::fair::{Keyed, NewestFirst, OldestFirst, Queue, UserRoundRobin};
+use super::fair::{Keyed, NewestFirst, OldestFirst, UserRoundRobin, WaiterQueue};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
@@ -38,7 +38,7 @@ struct TurnsState<K: TurnKey> {
     /// When the queue has this number of waiters, waiters that have left are removed.
     clean_at: usize,
     /// The waiting work. While turns are free, the queue contains only waiters that have left.
-    waiters: Box<WaiterQueue<K>>,
+    waiters: Box<TurnWaiters<K>>,
 }
 
 impl<K: TurnKey> fmt::Debug for TurnsState<K> {
@@ -51,7 +51,7 @@ impl<K: TurnKey> fmt::Debug for TurnsState<K> {
 }
 
 /// The waiting work, in the order in which it gets turns.
-type WaiterQueue<K> = dyn Queue<Key = K, Waiter = oneshot::Sender<Turn<K>>> + Send;
+type TurnWaiters<K> = dyn WaiterQueue<Key = K, Waiter = oneshot::Sender<Turn<K>>> + Send;
 
 /// One turn. Dropping it gives the turn back, so that the next waiter can get it.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Turns<(u64, Sharer)> {
 }
 
 impl<K: TurnKey> Turns<K> {
-    fn with_queue(count: usize, waiters: Box<WaiterQueue<K>>) -> Self {
+    fn with_queue(count: usize, waiters: Box<TurnWaiters<K>>) -> Self {
         Self(Arc::new(Mutex::new(TurnsState {
             count,
             taken: 0,
@@ -109,7 +109,7 @@ impl<K: TurnKey> Turns<K> {
         StepwiseTurn {
             turns: self,
             key,
-            held: Held::Nothing,
+            held: HeldTurn::Nothing,
         }
     }
 
@@ -186,7 +186,7 @@ impl<K: TurnKey> Drop for Turn<K> {
 }
 
 #[derive(Debug)]
-enum Held<K: TurnKey> {
+enum HeldTurn<K: TurnKey> {
     Nothing,
     Waiting(oneshot::Receiver<Turn<K>>),
     Turn(#[expect(dead_code, reason = "dropped, never read")] Turn<K>),
@@ -198,7 +198,7 @@ enum Held<K: TurnKey> {
 pub(crate) struct StepwiseTurn<'a, K: TurnKey = Sharer> {
     turns: &'a Turns<K>,
     key: K,
-    held: Held<K>,
+    held: HeldTurn<K>,
 }
 
 impl<K: TurnKey> StepwiseTurn<'_, K> {
@@ -206,14 +206,14 @@ impl<K: TurnKey> StepwiseTurn<'_, K> {
     pub(crate) fn poll_take(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.held = match &mut self.held {
-                Held::Turn(_) => return Poll::Ready(()),
-                Held::Nothing => match self.turns.take_or_wait(self.key) {
-                    Ok(turn) => Held::Turn(turn),
-                    Err(given) => Held::Waiting(given),
+                HeldTurn::Turn(_) => return Poll::Ready(()),
+                HeldTurn::Nothing => match self.turns.take_or_wait(self.key) {
+                    Ok(turn) => HeldTurn::Turn(turn),
+                    Err(given) => HeldTurn::Waiting(given),
                 },
-                Held::Waiting(given) => match ready!(std::pin::Pin::new(given).poll(cx)) {
-                    Ok(turn) => Held::Turn(turn),
-                    Err(_) => Held::Nothing,
+                HeldTurn::Waiting(given) => match ready!(std::pin::Pin::new(given).poll(cx)) {
+                    Ok(turn) => HeldTurn::Turn(turn),
+                    Err(_) => HeldTurn::Nothing,
                 },
             };
         }
@@ -221,12 +221,12 @@ impl<K: TurnKey> StepwiseTurn<'_, K> {
 
     /// Releases the turn, or stops waiting for one.
     pub(crate) fn release(&mut self) {
-        self.held = Held::Nothing;
+        self.held = HeldTurn::Nothing;
     }
 
     /// True while the work waits for a turn.
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.held, Held::Waiting(_))
+        matches!(self.held, HeldTurn::Waiting(_))
     }
 }
 

@@ -41,24 +41,24 @@ pub struct ProxyProtocol {
 
 /// Counts the connections whose header has not arrived. All listeners share the count.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct WaitingPlaces(Arc<Mutex<Waiting>>);
+pub(crate) struct WaitingPlaces(Arc<Mutex<WaitingConnections>>);
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct WaitingConnections {
     all: usize,
     by_address: HashMap<IpAddr, usize>,
 }
 
 /// The reason why Seawall refuses a connection before it waits for the connection's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum ConnectionRefusal {
     /// No configured network contains the address of the connection.
     OtherNetwork,
     /// Too many connections wait for their header.
     TooMany,
 }
 
-impl Refusal {
+impl ConnectionRefusal {
     /// The value of the label `reason` in the metric that counts refused clients.
     pub(super) fn as_str(self) -> &'static str {
         match self {
@@ -87,14 +87,14 @@ impl ProxyProtocol {
 
     /// Counts a connection from this address as waiting for its header. Refuses the connection if
     /// no configured network contains the address, or if too many connections already wait.
-    pub(super) fn admit(&self, address: IpAddr) -> Result<WaitingPlace, Refusal> {
+    pub(super) fn admit(&self, address: IpAddr) -> Result<WaitingPlace, ConnectionRefusal> {
         if !self.networks.iter().any(|of| of.contains(&address)) {
-            return Err(Refusal::OtherNetwork);
+            return Err(ConnectionRefusal::OtherNetwork);
         }
         let mut waiting = self.waiting.0.lock();
         let of_address = waiting.by_address.get(&address).copied().unwrap_or(0);
         if waiting.all >= MAX_WAITING || of_address >= MAX_WAITING_PER_ADDRESS {
-            return Err(Refusal::TooMany);
+            return Err(ConnectionRefusal::TooMany);
         }
         waiting.all += 1;
         waiting.by_address.insert(address, of_address + 1);
@@ -207,10 +207,16 @@ mod tests {
         for _ in 0..MAX_WAITING_PER_ADDRESS {
             taken.push(proxies.admit(address(1)).unwrap());
         }
-        assert_eq!(proxies.admit(address(1)).unwrap_err(), Refusal::TooMany);
+        assert_eq!(
+            proxies.admit(address(1)).unwrap_err(),
+            ConnectionRefusal::TooMany
+        );
         assert!(proxies.admit(address(2)).is_ok());
         let elsewhere = IpAddr::from([192, 0, 2, 1]);
-        assert_eq!(proxies.admit(elsewhere).unwrap_err(), Refusal::OtherNetwork);
+        assert_eq!(
+            proxies.admit(elsewhere).unwrap_err(),
+            ConnectionRefusal::OtherNetwork
+        );
         taken.pop();
         assert!(proxies.admit(address(1)).is_ok());
         drop(taken);

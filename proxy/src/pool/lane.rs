@@ -28,7 +28,7 @@ use foldhash::fast::RandomState;
 use tokio::time::timeout;
 
 use super::ServerPool;
-use crate::limits::{Turn, Turns, Waiting};
+use crate::limits::{CountedWait, Turn, Turns};
 use seawall_locks::Mutex;
 use seawall_transport::Sharer;
 
@@ -168,10 +168,10 @@ impl Lane {
     pub async fn enter(&self, from: LaneKey) -> LanePermit {
         let (number, sharer) = from;
         let user = self.user(number);
-        let waiting = Waiting::begin(&user.waiting);
+        let waiting = CountedWait::begin(&user.waiting);
         let own_turn = user.turns.take(sharer).await;
         drop(waiting);
-        let waiting = Waiting::begin(&self.waiting);
+        let waiting = CountedWait::begin(&self.waiting);
         let turn = self.turns.take(from).await;
         drop(waiting);
         LanePermit {
