@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use seawall_stats::Traffic;
 
-/// Counts since the last [`Logins::add_to`]. Many tasks add to them without a lock.
+/// Counts since the last [`LoginCounts::add_to`]. Many tasks add to them without a lock.
 #[derive(Debug, Default)]
-pub(super) struct Logins {
+pub(super) struct LoginCounts {
     /// Ended logins of clients, with any result.
     pub(super) of_clients: AtomicU64,
     /// Ended logins of Seawall and of relayed clients at servers, with any result.
@@ -19,7 +19,7 @@ pub(super) struct Logins {
     pub(super) shed_operations: AtomicU64,
 }
 
-impl Logins {
+impl LoginCounts {
     /// Moves the counts into `traffic`.
     pub(super) fn add_to(&self, traffic: &mut Traffic) {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);

@@ -58,13 +58,13 @@ pub use self::{
     clients::{ClientDirectory, ClientRow, ConnectedClient},
     exporter::Exporter,
     metric_name::{MetricKind, MetricName},
-    observation::{Observation, Origin, outcome_of},
+    observation::{CursorOrigin, Observation, outcome_of},
     recorder::Recorder,
     registry::{Namespace, Shape, ShapeRow},
-    servers::{Relayed, ServerMetrics},
-    slow_log::{Entry as SlowLogEntry, SlowLog},
+    servers::{RelayedConnection, ServerMetrics},
+    slow_log::{SlowLog, SlowLogEntry},
     slow_ring::SlowOperation,
-    sums::{Failure, NamespaceSums, ServerIndex, ServerSums, ShapeSums},
+    sums::{FailureKind, NamespaceSums, ServerIndex, ServerSums, ShapeSums},
 };
 pub(crate) use self::{
     clients::close,

@@ -20,7 +20,7 @@ use super::{
 
 /// The operation that opened a cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
+pub struct CursorOrigin {
     shape: ShapeIndex,
     id: ShapeId,
     folded: Option<(ShapeId, ShapeId)>,
@@ -168,7 +168,7 @@ impl<'a> Observation<'a> {
 
     /// For a `getMore`: sets the operation that opened its cursor. The sums of shapes count the
     /// `getMore` under the shape of that operation.
-    pub(crate) fn attribute_to(&mut self, origin: Origin) {
+    pub(crate) fn attribute_to(&mut self, origin: CursorOrigin) {
         self.record.origin = Some(origin.shape);
         self.record.origin_id = Some(origin.id);
         self.record.origin_folded = origin.folded;
@@ -183,10 +183,10 @@ impl<'a> Observation<'a> {
 
     /// The origin of the cursor that this operation opened; `None` if the operation is counted
     /// without a shape. Callers pass the origin to `attribute_to` for each `getMore` on the cursor.
-    pub fn origin(&self) -> Option<Origin> {
+    pub fn origin(&self) -> Option<CursorOrigin> {
         let rows = &self.record.rows;
         let own = rows.folded.map(|coarse| (rows.id, coarse));
-        Some(Origin {
+        Some(CursorOrigin {
             shape: self.record.origin.or(rows.shape)?,
             id: self.record.origin_id.unwrap_or(rows.id),
             folded: match self.record.origin {

@@ -17,7 +17,7 @@ use metrics::Label;
 
 use super::{
     ClientDirectory, ObserverSettings, RowIndexes, ServerIndex, ServerMetrics, SlowLog,
-    logins::Logins,
+    logins::LoginCounts,
     metric_handles::Metrics,
     metric_name::MetricName,
     names::{CommandUser, NameTable},
@@ -58,7 +58,7 @@ pub struct Recorder {
     pub(super) slow_notes: SlowNotes,
     /// Number of lines dropped by earlier slow logs, which the current `slow_log` has replaced.
     pub(super) left_out_before: AtomicU64,
-    pub(super) logins: Arc<Logins>,
+    pub(super) logins: Arc<LoginCounts>,
     shards: Arc<Shards>,
     counts_shapes: AtomicBool,
     name_key: Option<NameKey>,

@@ -10,7 +10,7 @@ use std::{
 use metrics::{Counter, Gauge, Label};
 
 use super::{
-    logins::Logins, metric_handles::Metrics, metric_name::MetricName, registry::OTHER,
+    logins::LoginCounts, metric_handles::Metrics, metric_name::MetricName, registry::OTHER,
     shards::Shards, sums::ServerIndex,
 };
 use seawall_stats::float_usize;
@@ -63,16 +63,16 @@ impl CloseReason {
 /// is dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct Relayed(ServerMetrics);
+pub struct RelayedConnection(ServerMetrics);
 
-impl Relayed {
+impl RelayedConnection {
     /// The index of the server's row in the statistics of operations.
     pub fn index(&self) -> ServerIndex {
         self.0.index()
     }
 }
 
-impl Drop for Relayed {
+impl Drop for RelayedConnection {
     fn drop(&mut self) {
         self.0.relayed.decrement(1.0);
         self.0.count_closed_connection(CloseReason::RelayEnded);
@@ -82,7 +82,7 @@ impl Drop for Relayed {
 /// Handles of the registered metrics of one server.
 pub struct ServerMetrics {
     metrics: Arc<Metrics>,
-    logins: Arc<Logins>,
+    logins: Arc<LoginCounts>,
     shards: Arc<Shards>,
     server: String,
     index: ServerIndex,
@@ -114,7 +114,7 @@ impl fmt::Debug for ServerMetrics {
 impl ServerMetrics {
     pub(super) fn new(
         metrics: Arc<Metrics>,
-        logins: Arc<Logins>,
+        logins: Arc<LoginCounts>,
         shards: Arc<Shards>,
         server: &str,
         index: ServerIndex,
@@ -201,10 +201,10 @@ impl ServerMetrics {
 
     /// Counts the server connection of a relayed client (see `CloseReason::RelayEnded`) until the
     /// returned guard is dropped.
-    pub(crate) fn relayed(self) -> Relayed {
+    pub(crate) fn relayed(self) -> RelayedConnection {
         self.count_created_connection();
         self.relayed.increment(1.0);
-        Relayed(self)
+        RelayedConnection(self)
     }
 
     /// Sets the gauges of the pool's connections and of its wait queue.

@@ -48,10 +48,10 @@ pub(super) struct ShapeSeries {
     metrics: Metrics,
     exported: HashSet<ShapeId>,
     /// The data of each series, by the value of the series' label `shape`.
-    durations: HashMap<String, Kept>,
+    durations: HashMap<String, KeptSeries>,
 }
 
-struct Kept {
+struct KeptSeries {
     durations: Distribution,
     /// Total time of the `getMore`s on cursors that operations of the shape opened, except
     /// `getMore`s that wait for an event (are awaiting).
@@ -112,7 +112,7 @@ impl ShapeSeries {
             .counter(MetricName::ShapeOperationsTotal, labels)
             .increment(sums.figures.count);
         let now = Instant::now();
-        let kept = self.durations.entry(name).or_insert_with(|| Kept {
+        let kept = self.durations.entry(name).or_insert_with(|| KeptSeries {
             durations: Distribution::default(),
             more_time: Duration::ZERO,
             shape: is_exported.then(|| shape.clone()),
@@ -186,7 +186,7 @@ impl ShapeSeries {
 
     /// Estimated memory of the series, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.durations.len() * (size_of::<Kept>() + BYTES_OF_SERIES)
+        self.durations.len() * (size_of::<KeptSeries>() + BYTES_OF_SERIES)
     }
 }
 

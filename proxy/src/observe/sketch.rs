@@ -12,7 +12,7 @@ const ENTRIES: usize = 1_024;
 /// entry minus the `error` of its entry.
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
-    entries: HashMap<ShapeId, Entry>,
+    entries: HashMap<ShapeId, SketchEntry>,
     /// The rank of each entry, so that the lightest shape is found without a search.
     ranks: BTreeSet<Rank>,
 }
@@ -22,7 +22,7 @@ pub(super) struct Sketch {
 type Rank = (u64, ShapeId);
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct SketchEntry {
     coarse: ShapeId,
     weight: f64,
     error: f64,
@@ -30,7 +30,7 @@ struct Entry {
     seen_again: bool,
 }
 
-impl Entry {
+impl SketchEntry {
     fn rank(&self, id: ShapeId) -> Rank {
         (self.weight.to_bits(), id)
     }
@@ -63,7 +63,7 @@ impl Sketch {
             let replaced = self.entries.remove(&lightest);
             error = replaced.map_or(0.0, |entry| entry.weight);
         }
-        let entry = Entry {
+        let entry = SketchEntry {
             coarse,
             weight: weight + error,
             error,

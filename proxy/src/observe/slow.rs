@@ -14,7 +14,7 @@ use seawall_stats::Outcome;
 use super::{
     ConnectedClient, Recorder,
     described::{LoggedOperation, shape_of},
-    slow_log::{Entry, LinePermit, SlowLog},
+    slow_log::{LinePermit, SlowLog, SlowLogEntry},
     slow_ring::DEFAULT_THRESHOLD,
     sums::Record,
 };
@@ -67,7 +67,7 @@ impl Recorder {
             .cloned();
         drop(servers);
         let user = sender.client.and_then(ConnectedClient::user);
-        permit.write(&Entry {
+        permit.write(&SlowLogEntry {
             at,
             shape: logged.shape.as_u64(),
             level: logged.level,
@@ -177,7 +177,7 @@ mod tests {
             registry::OTHER,
             slow_log::{
                 SlowLogSettings,
-                tests::{BlockingWriter, Written, settings, start},
+                tests::{BlockingWriter, WrittenLines, settings, start},
             },
             sums::Folded,
         },
@@ -186,9 +186,9 @@ mod tests {
     use seawall_shape::{Description, Fingerprint};
 
     /// A command as a client sends it.
-    struct Command(Vec<u8>);
+    struct ClientCommand(Vec<u8>);
 
-    impl Command {
+    impl ClientCommand {
         fn new(command: Document) -> Self {
             Self(command.to_vec().unwrap())
         }
@@ -219,8 +219,8 @@ mod tests {
     }
 
     /// An observer with one shape row, and the output of its slow log.
-    fn observer(slow_log: SlowLogSettings) -> (Observer, Written) {
-        let written = Written::default();
+    fn observer(slow_log: SlowLogSettings) -> (Observer, WrittenLines) {
+        let written = WrittenLines::default();
         (observer_with(start(slow_log, written.clone())), written)
     }
 
@@ -242,13 +242,13 @@ mod tests {
         }
     }
 
-    fn begin<'a>(observer: &'a Observer, command: &Command) -> Observation<'a> {
+    fn begin<'a>(observer: &'a Observer, command: &ClientCommand) -> Observation<'a> {
         observer
             .recorder
             .begin(&command.input(), 100, Instant::now())
     }
 
-    fn run(observer: &Observer, command: &Command) {
+    fn run(observer: &Observer, command: &ClientCommand) {
         begin(observer, command).finish(Outcome::Ok, Instant::now());
     }
 
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn the_slow_log_line_of_a_getmore_has_the_shape_that_opened_its_cursor() {
-        let find = Command::find("a");
+        let find = ClientCommand::find("a");
         let (observer, written) = observer(SlowLogSettings {
             threshold: Duration::from_secs(3_600),
             shape_thresholds: vec![(find.id().as_u64(), Duration::ZERO)],
@@ -267,7 +267,7 @@ mod tests {
         let opening = begin(&observer, &find);
         let origin = opening.origin().unwrap();
         opening.finish(Outcome::Ok, Instant::now());
-        let mut more = begin(&observer, &Command::get_more());
+        let mut more = begin(&observer, &ClientCommand::get_more());
         more.attribute_to(origin);
         // The next reply of an exhaust cursor belongs to the same cursor.
         let again = more.begin_next_reply(Instant::now());
@@ -275,7 +275,7 @@ mod tests {
         again.finish(Outcome::Ok, Instant::now());
         // This `getMore` is not logged: its cursor is unknown, so the threshold of the `find` does
         // not apply to it.
-        run(&observer, &Command::get_more());
+        run(&observer, &ClientCommand::get_more());
         drop(observer);
         let lines = written.lines();
         let field = |name: &str| -> Vec<_> { lines.iter().map(|line| line.get(name)).collect() };
@@ -303,12 +303,12 @@ mod tests {
     #[test]
     fn a_slow_operation_of_a_shape_without_a_row_is_logged_with_the_id_of_the_row_named_other() {
         let (observer, written) = observer(every_operation());
-        let (first, folded) = (Command::find("a"), Command::find("b"));
+        let (first, folded) = (ClientCommand::find("a"), ClientCommand::find("b"));
         run(&observer, &first);
         let opening = begin(&observer, &folded);
         let origin = opening.origin().unwrap();
         opening.finish(Outcome::Ok, Instant::now());
-        let mut more = begin(&observer, &Command::get_more());
+        let mut more = begin(&observer, &ClientCommand::get_more());
         more.attribute_to(origin);
         more.finish(Outcome::Ok, Instant::now());
         drop(observer);
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn a_running_operation_whose_shape_loses_its_row_is_logged_as_evicted() {
         let (observer, written) = observer(every_operation());
-        let (light, heavy) = (Command::find("a"), Command::find("b"));
+        let (light, heavy) = (ClientCommand::find("a"), ClientCommand::find("b"));
         let under_way = begin(&observer, &light);
         let time = Duration::from_secs(1);
         let coarse = heavy.fingerprint().coarse;
@@ -355,14 +355,14 @@ mod tests {
     /// The tables are those of the shapes, of the clients and of the servers.
     #[test]
     fn the_end_of_an_operation_locks_no_table_if_the_queue_of_the_slow_log_is_full() {
-        let written = Written::default();
+        let written = WrittenLines::default();
         let (held, block) = BlockingWriter::new(&written);
         let observer = observer_with(start(every_operation(), held));
         // Variables are dropped in reverse order. `block` is declared again, so that it is dropped
         // before the log if an assertion fails: the drop of the log waits until the writer is
         // unblocked.
         let block = block;
-        let command = Command::find("a");
+        let command = ClientCommand::find("a");
         run(&observer, &command);
         // From here on the writing thread is blocked and reads nothing from the queue.
         block.wait_until_it_writes();
@@ -396,13 +396,13 @@ mod tests {
 
     #[test]
     fn dropped_log_lines_stay_counted_if_no_thread_can_close_the_log() {
-        let written = Written::default();
+        let written = WrittenLines::default();
         let (held, block) = BlockingWriter::new(&written);
         let observer = observer_with(start(every_operation(), held));
         // Variables are dropped in reverse order. `block` is declared again, so that it unblocks
         // the writer before the log is dropped: the drop of the log waits for the writer.
         let block = block;
-        let command = Command::find("a");
+        let command = ClientCommand::find("a");
         run(&observer, &command);
         block.wait_until_it_writes();
         while observer.recorder.slow_log_left_out() == 0 {

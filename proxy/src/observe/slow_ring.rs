@@ -25,7 +25,7 @@ use seawall_shape::ShapeId;
 use seawall_stats::{Outcome, PhaseTimes};
 
 use super::{
-    ConnectedClient, Namespace, described::LoggedOperation, registry::Registry, slow_log::Rate,
+    ConnectedClient, Namespace, described::LoggedOperation, registry::Registry, slow_log::LineRate,
     sums::Record,
 };
 
@@ -87,7 +87,7 @@ struct Noted {
 /// The slow operations that the threads have noted (stored for the `Exporter`) since the last
 /// collection.
 pub(super) struct SlowNotes {
-    rate: Rate,
+    rate: LineRate,
     noted: Mutex<Vec<Noted>>,
     left_out: AtomicU64,
 }
@@ -95,7 +95,7 @@ pub(super) struct SlowNotes {
 impl Default for SlowNotes {
     fn default() -> Self {
         Self {
-            rate: Rate::new(Some(NOTED_PER_SECOND)),
+            rate: LineRate::new(Some(NOTED_PER_SECOND)),
             noted: Mutex::default(),
             left_out: AtomicU64::new(0),
         }

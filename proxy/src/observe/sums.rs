@@ -30,8 +30,8 @@ const ERROR_CODES: usize = 32;
 /// as [`OTHER_CODES`].
 const SHAPE_ERROR_CODES: usize = 16;
 
-/// Maximum number of kinds of failures ([`Failure`]) counted separately per namespace. Failures of
-/// further kinds are counted by their outcome only.
+/// Maximum number of kinds of failures ([`FailureKind`]) counted separately per namespace. Failures
+/// of further kinds are counted by their outcome only.
 const FAILURES: usize = 16;
 
 /// The error code under which all codes beyond a limit are counted together.
@@ -123,7 +123,7 @@ pub(super) struct Record {
 impl Record {
     /// The kind of the failure, for an operation that failed. The kind has a code only if a server
     /// sent the failure in its reply.
-    fn failure(&self) -> Failure {
+    fn failure(&self) -> FailureKind {
         let code = match self.outcome {
             Outcome::Error => self.code,
             Outcome::WriteError => {
@@ -137,7 +137,7 @@ impl Record {
             | Outcome::ClientGone
             | Outcome::Local => None,
         };
-        Failure {
+        FailureKind {
             outcome: self.outcome,
             code,
         }
@@ -181,12 +181,12 @@ pub struct NamespaceSums {
     pub retries: u64,
     /// The durations of the operations that failed, by the kind of the failure. `durations` and
     /// `awaited` include these operations too.
-    pub failures: Vec<(Failure, FineDistribution)>,
+    pub failures: Vec<(FailureKind, FineDistribution)>,
 }
 
 /// A kind of failures: failures with the same outcome and code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct FailureKind {
     /// How the operations ended.
     pub outcome: Outcome,
     /// The code of the server's reply; `None` if the failure has no code, or if the code is not
@@ -365,9 +365,9 @@ impl NamespaceSums {
     /// Adds the durations of failed operations of one kind. If [`FAILURES`] kinds are already
     /// counted separately, the operations of a further kind are counted by their outcome only: as a
     /// kind whose code is `None`.
-    fn add_failures(&mut self, failure: Failure, durations: &FineDistribution) {
-        let find = |of: Failure| self.failures.iter().position(|(other, _)| *other == of);
-        let without_code = Failure {
+    fn add_failures(&mut self, failure: FailureKind, durations: &FineDistribution) {
+        let find = |of: FailureKind| self.failures.iter().position(|(other, _)| *other == of);
+        let without_code = FailureKind {
             code: None,
             ..failure
         };

@@ -13,7 +13,7 @@ use seawall_stats::{Distribution, FineDistribution, Outcome};
 use seawall_telemetry::{Attributes, Batch, Buckets, Instrument, PointKind};
 
 use super::{
-    Exporter, Failure, MetricName, Namespace, NamespaceSums,
+    Exporter, FailureKind, MetricName, Namespace, NamespaceSums,
     exporter::Collected,
     histograms::Histograms,
     protobuf::{self, COUNTER, GAUGE, Metric, MetricFamily, NativeHistograms},
@@ -168,7 +168,7 @@ fn summary(command: &str, collection: &str) -> String {
 /// MongoDB, the code is also the type. If Seawall refused the operation, the server failed or the
 /// client left, the type is the name of the outcome in `/metrics`. All other failures without a
 /// code have the type [`OTHER_ERROR`].
-fn of_failure(failure: Failure) -> Attributes {
+fn of_failure(failure: FailureKind) -> Attributes {
     let type_of_error = match (failure.code, failure.outcome) {
         (Some(code), _) => code.to_string(),
         (None, outcome @ (Outcome::Refused | Outcome::ServerFailed | Outcome::ClientGone)) => {

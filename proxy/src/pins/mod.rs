@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::{
     limits::{Share, Shares},
-    observe::Origin,
+    observe::CursorOrigin,
 };
 use seawall_locks::Mutex;
 
@@ -40,7 +40,7 @@ pub struct CursorPin<S> {
     /// The server that holds the cursor.
     pub server: S,
     /// The operation that opened the cursor; `None` if the shape of this operation is not counted.
-    pub origin: Option<Origin>,
+    pub origin: Option<CursorOrigin>,
     /// True for change streams and tailable cursors: their `getMore`s wait for data.
     pub is_awaiting: bool,
     /// True for change streams: a driver can reopen a change stream without losing events.

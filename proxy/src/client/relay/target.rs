@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::proxied::Proxied;
 use crate::{
     client::{Shared, hello::Compressors},
-    observe::Relayed,
+    observe::RelayedConnection,
     topology::SelectError,
 };
 use seawall_transport::{
@@ -23,7 +23,7 @@ const ELSEWHERE: &str = "original_destination";
 /// The server connection of a relay.
 pub(in crate::client) struct Target {
     pub(super) server: Stream,
-    pub(super) counted: Relayed,
+    pub(super) counted: RelayedConnection,
     /// The server's address in the deployment. `None` if the server is the client's original
     /// destination. Such a relay keeps its server, even if another server becomes the primary.
     pub(super) address: Option<ServerAddress>,

@@ -24,7 +24,7 @@ const MAX_LEVELS: usize = 1 + MAX_BSON_DEPTH;
 
 /// The data of one line: a slow operation.
 #[derive(Clone, Debug)]
-pub struct Entry<'a> {
+pub struct SlowLogEntry<'a> {
     /// When the operation ended.
     pub at: SystemTime,
     /// The id of the shape, or group of shapes, that `text` describes.
@@ -33,7 +33,8 @@ pub struct Entry<'a> {
     /// `rest` row counts a group of shapes. The value is `evicted` if the row was removed while the
     /// operation ran, and `None` if shapes are not counted.
     pub level: Option<&'static str>,
-    /// The id of the operation's own shape, if it differs from [`Entry::shape`]; else `None`.
+    /// The id of the operation's own shape, if it differs from [`SlowLogEntry::shape`]; else
+    /// `None`.
     pub fine_shape: Option<u64>,
     /// The command's name.
     pub command: &'a str,
@@ -87,7 +88,7 @@ impl Values {
     /// Writes the command as one JSON document, with its document sequences as arrays, and cuts it
     /// after `max_bytes`.
     pub(super) fn of(command: &CommandBytes<'_>, max_bytes: usize) -> Self {
-        let mut bounded = Bounded {
+        let mut bounded = BoundedBuffer {
             bytes: Vec::new(),
             max_bytes,
         };
@@ -107,7 +108,7 @@ impl Values {
     }
 }
 
-fn write_command(out: &mut Bounded, command: &CommandBytes<'_>) -> io::Result<()> {
+fn write_command(out: &mut BoundedBuffer, command: &CommandBytes<'_>) -> io::Result<()> {
     let body = RawDocument::from_bytes(command.body).map_err(io::Error::other)?;
     write_document(out, body, MAX_LEVELS)?;
     for sequence in command.sequences {
@@ -135,7 +136,11 @@ fn write_command(out: &mut Bounded, command: &CommandBytes<'_>) -> io::Result<()
 /// Writes a document that may be nested at most `levels` levels deep; its own level counts. Fails
 /// at the first deeper document. Without this limit, a client could exhaust the stack, because the
 /// client chooses the depth.
-fn write_document(out: &mut Bounded, document: &RawDocument, levels: usize) -> io::Result<()> {
+fn write_document(
+    out: &mut BoundedBuffer,
+    document: &RawDocument,
+    levels: usize,
+) -> io::Result<()> {
     let levels = levels.checked_sub(1).ok_or(io::ErrorKind::InvalidData)?;
     out.write_all(b"{")?;
     let mut is_first = true;
@@ -153,7 +158,7 @@ fn write_document(out: &mut Bounded, document: &RawDocument, levels: usize) -> i
 }
 
 /// Writes an array as [`write_document`] writes a document.
-fn write_array(out: &mut Bounded, array: &RawArray, levels: usize) -> io::Result<()> {
+fn write_array(out: &mut BoundedBuffer, array: &RawArray, levels: usize) -> io::Result<()> {
     let levels = levels.checked_sub(1).ok_or(io::ErrorKind::InvalidData)?;
     out.write_all(b"[")?;
     let mut is_first = true;
@@ -168,7 +173,7 @@ fn write_array(out: &mut Bounded, array: &RawArray, levels: usize) -> io::Result
 }
 
 /// Writes a value. Documents in it may be nested at most `levels` levels deep.
-fn write_value(out: &mut Bounded, value: RawBsonRef<'_>, levels: usize) -> io::Result<()> {
+fn write_value(out: &mut BoundedBuffer, value: RawBsonRef<'_>, levels: usize) -> io::Result<()> {
     let value = match value {
         RawBsonRef::Document(inner) => return write_document(out, inner, levels),
         RawBsonRef::Array(inner) => return write_array(out, inner, levels),
@@ -202,12 +207,12 @@ fn split_document(bytes: &[u8]) -> Option<(&RawDocument, &[u8])> {
 }
 
 /// A buffer that accepts at most `max_bytes`.
-struct Bounded {
+struct BoundedBuffer {
     bytes: Vec<u8>,
     max_bytes: usize,
 }
 
-impl Bounded {
+impl BoundedBuffer {
     /// Number of bytes that still fit.
     fn room(&self) -> usize {
         self.max_bytes.saturating_sub(self.bytes.len())
@@ -222,7 +227,7 @@ impl Bounded {
     }
 }
 
-impl Write for Bounded {
+impl Write for BoundedBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let room = self.room();
         let fitting = bytes.get(..room.min(bytes.len())).unwrap_or_default();
@@ -238,7 +243,7 @@ impl Write for Bounded {
 }
 
 /// The line without its end. [`finish`] adds the end, with the number of dropped lines.
-pub(super) fn line(entry: &Entry<'_>, values: Option<&Values>) -> Option<Vec<u8>> {
+pub(super) fn line(entry: &SlowLogEntry<'_>, values: Option<&Values>) -> Option<Vec<u8>> {
     let line = Line {
         at: rfc_3339(entry.at),
         shape: hex(entry.shape),
@@ -403,7 +408,7 @@ mod tests {
     #[test]
     fn times_in_milliseconds_are_exact_to_the_nanosecond() {
         #[derive(Serialize)]
-        struct Written(#[serde(serialize_with = "milliseconds")] Duration);
+        struct InMilliseconds(#[serde(serialize_with = "milliseconds")] Duration);
         for (ns, expected) in [
             (0, "0.0"),
             (1, "1e-6"),
@@ -412,7 +417,7 @@ mod tests {
             (299_999_999, "299.999999"),
             (604_800_000_000_001, "604800000.000001"),
         ] {
-            let written = serde_json::to_string(&Written(Duration::from_nanos(ns))).unwrap();
+            let written = serde_json::to_string(&InMilliseconds(Duration::from_nanos(ns))).unwrap();
             assert_eq!(written, expected);
         }
     }

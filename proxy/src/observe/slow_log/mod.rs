@@ -26,11 +26,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-pub use self::line::Entry;
-pub(super) use self::rate::Rate;
+pub use self::line::SlowLogEntry;
+pub(super) use self::rate::LineRate;
 use self::{
     line::Values,
-    writer::{Destination, Queued},
+    writer::{LogDestination, Queued},
 };
 use seawall_command::{CommandBytes, command_may_be_shown};
 
@@ -71,7 +71,7 @@ pub(crate) struct SlowLogSettings {
 /// the queued lines are written, except after a call of `do_not_wait`.
 pub struct SlowLog {
     filter: Filter,
-    rate: Rate,
+    rate: LineRate,
     redact: bool,
     max_command_bytes: usize,
     counts: Arc<QueueCounts>,
@@ -96,13 +96,13 @@ impl SlowLog {
     /// # Errors
     /// If the file cannot be opened, or the thread cannot be started.
     pub(crate) fn start(settings: SlowLogSettings) -> io::Result<Self> {
-        let destination = Destination::open(settings.file.clone())?;
+        let destination = LogDestination::open(settings.file.clone())?;
         Self::start_with(&settings, destination, QUIET)
     }
 
     fn start_with(
         settings: &SlowLogSettings,
-        destination: Destination,
+        destination: LogDestination,
         quiet: Duration,
     ) -> io::Result<Self> {
         // The queue has one entry more than its maximum number of lines. So a request to flush fits
@@ -115,7 +115,7 @@ impl SlowLog {
             .spawn(move || writer::write_all(&queued, destination, &writers, quiet))?;
         Ok(Self {
             filter: Filter::new(settings),
-            rate: Rate::new(settings.max_lines_per_second),
+            rate: LineRate::new(settings.max_lines_per_second),
             redact: settings.redact,
             max_command_bytes: settings.max_command_bytes,
             counts,
@@ -164,7 +164,7 @@ impl SlowLog {
         is_shown.then(|| Values::of(command, self.max_command_bytes))
     }
 
-    fn queue(&self, entry: &Entry<'_>) -> bool {
+    fn queue(&self, entry: &SlowLogEntry<'_>) -> bool {
         let values = entry.values.and_then(|command| self.values(&command));
         match (line::line(entry, values.as_ref()), &self.queue) {
             (Some(line), Some(queue)) => queue.try_send(Queued::Line(line)).is_ok(),
@@ -220,7 +220,7 @@ pub(super) struct LinePermit<'a> {
 
 impl LinePermit<'_> {
     /// Builds the line and queues it. Never waits.
-    pub(super) fn write(mut self, entry: &Entry<'_>) {
+    pub(super) fn write(mut self, entry: &SlowLogEntry<'_>) {
         self.is_queued = self.log.queue(entry);
     }
 }

@@ -20,13 +20,13 @@ const SHARE: u64 = 8;
 /// Limits the number of lines per second, of all users together and of each group of users.
 /// Counting needs no lock.
 #[derive(Debug)]
-pub(in crate::observe) struct Rate {
+pub(in crate::observe) struct LineRate {
     max_lines: Option<NonZeroU32>,
     all: Lines,
     by_group: Box<[Lines]>,
 }
 
-impl Rate {
+impl LineRate {
     /// Creates a limit; `None` means no limit.
     pub(in crate::observe) fn new(max_lines: Option<NonZeroU32>) -> Self {
         let groups = max_lines.map_or(0, |_| GROUPS);
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_limit_of_log_lines_per_second_holds_when_many_threads_log() {
-        let rate = Rate::new(NonZeroU32::new(100));
+        let rate = LineRate::new(NonZeroU32::new(100));
         let admitted = AtomicUsize::new(0);
         thread::scope(|scope| {
             for thread in 0..4 {
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn one_user_cannot_use_the_whole_limit_of_lines_per_second() {
-        let rate = Rate::new(NonZeroU32::new(90));
+        let rate = LineRate::new(NonZeroU32::new(90));
         let lines = |user, times| (0..times).filter(|_| rate.admits(user, at(1_000))).count();
         assert_eq!(
             lines(1, 1_000),

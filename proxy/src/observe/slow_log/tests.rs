@@ -29,8 +29,8 @@ pub(in crate::observe) fn settings() -> SlowLogSettings {
     }
 }
 
-fn entry() -> Entry<'static> {
-    Entry {
+fn entry() -> SlowLogEntry<'static> {
+    SlowLogEntry {
         at: UNIX_EPOCH + Duration::from_micros(1_795_284_044_756_001),
         shape: SHAPE,
         level: Some("fine"),
@@ -58,7 +58,7 @@ fn entry() -> Entry<'static> {
     }
 }
 
-fn write(log: &SlowLog, entry: &Entry<'_>) {
+fn write(log: &SlowLog, entry: &SlowLogEntry<'_>) {
     if let Some(permit) = log.admit(1, entry.at) {
         permit.write(entry);
     }
@@ -68,7 +68,7 @@ fn write(log: &SlowLog, entry: &Entry<'_>) {
 #[test]
 fn control_characters_in_names_are_escaped() {
     let collection = "a\u{9b}2J\u{7f}\u{1b}[2J\n";
-    let entry = Entry {
+    let entry = SlowLogEntry {
         collection,
         ..entry()
     };
@@ -83,9 +83,9 @@ fn control_characters_in_names_are_escaped() {
 
 /// A buffer for the written bytes, shared with the test.
 #[derive(Clone, Default)]
-pub(in crate::observe) struct Written(Arc<Mutex<Vec<u8>>>);
+pub(in crate::observe) struct WrittenLines(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Written {
+impl Write for WrittenLines {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -96,7 +96,7 @@ impl Write for Written {
     }
 }
 
-impl Written {
+impl WrittenLines {
     pub(in crate::observe) fn lines(&self) -> Vec<Value> {
         let bytes = self.0.lock();
         let text = std::str::from_utf8(&bytes).unwrap();
@@ -111,7 +111,7 @@ impl Written {
 pub(in crate::observe) struct BlockingWriter {
     reached: mpsc::Sender<()>,
     release: mpsc::Receiver<()>,
-    out: Written,
+    out: WrittenLines,
 }
 
 /// Unblocks a [`BlockingWriter`] when dropped.
@@ -121,7 +121,7 @@ pub(in crate::observe) struct WriterBlock {
 }
 
 impl BlockingWriter {
-    pub(in crate::observe) fn new(out: &Written) -> (Self, WriterBlock) {
+    pub(in crate::observe) fn new(out: &WrittenLines) -> (Self, WriterBlock) {
         let (reached, is_reached) = mpsc::channel();
         let (release, is_released) = mpsc::channel();
         let held = Self {
@@ -165,7 +165,7 @@ pub(in crate::observe) fn start(
     settings: SlowLogSettings,
     out: impl Write + Send + 'static,
 ) -> SlowLog {
-    let destination = Destination::Stream(Box::new(out));
+    let destination = LogDestination::Stream(Box::new(out));
     SlowLog::start_with(&settings, destination, Duration::from_secs(3_600)).unwrap()
 }
 
@@ -177,7 +177,7 @@ fn left_out_in(lines: &[Value]) -> u64 {
 
 /// Runs `use_log`, waits until all lines are written, and returns them.
 fn written(settings: SlowLogSettings, use_log: impl FnOnce(&SlowLog)) -> Vec<Value> {
-    let written = Written::default();
+    let written = WrittenLines::default();
     let log = start(settings, written.clone());
     use_log(&log);
     drop(log);
@@ -192,13 +192,13 @@ fn input(body: &RawDocument) -> CommandBytes<'_> {
 fn a_redacted_slow_log_line_has_every_field_except_values() {
     let command = bson::rawdoc! { "find": "orders", "filter": { "a": "hunter2" } };
     let lines = written(settings(), |log| {
-        let entry = Entry {
+        let entry = SlowLogEntry {
             values: Some(input(&command)),
             is_streamed: true,
             ..entry()
         };
         write(log, &entry);
-        let entry = Entry {
+        let entry = SlowLogEntry {
             level: Some("coarse"),
             fine_shape: Some(1),
             opened_by: Some("aggregate"),
@@ -260,7 +260,7 @@ fn values_are_written_and_cut_at_the_limit_if_redaction_is_off() {
                 body: command.as_bytes(),
                 sequences: &sequences,
             };
-            let entry = Entry {
+            let entry = SlowLogEntry {
                 error_code: Some(50),
                 values: Some(values),
                 is_streamed,
@@ -319,7 +319,7 @@ fn values_of_commands_with_secrets_and_of_unknown_commands_are_never_written() {
     let lines = written(open(), |log| {
         for command in &commands {
             let values = Some(input(command));
-            write(log, &Entry { values, ..entry() });
+            write(log, &SlowLogEntry { values, ..entry() });
         }
     });
     assert_eq!(lines.len(), commands.len());
@@ -355,7 +355,7 @@ fn commands_on_credentials_in_the_admin_database_are_logged_without_values() {
     let lines = written(open(), |log| {
         for command in &commands {
             let values = Some(input(command));
-            write(log, &Entry { values, ..entry() });
+            write(log, &SlowLogEntry { values, ..entry() });
         }
     });
     let shown = lines.iter().map(|line| line.get("values").is_some());
@@ -436,7 +436,7 @@ fn lines_over_the_limit_per_second_are_dropped_and_counted_in_the_next_line() {
         ..settings()
     };
     let lines = written(limited, |log| {
-        let at = |seconds, documents| Entry {
+        let at = |seconds, documents| SlowLogEntry {
             at: UNIX_EPOCH + Duration::from_secs(seconds),
             documents,
             ..entry()
@@ -460,7 +460,7 @@ fn lines_over_the_limit_per_second_are_dropped_and_counted_in_the_next_line() {
 
 #[test]
 fn lines_are_dropped_before_they_are_built_if_the_queue_is_full() {
-    let out = Written::default();
+    let out = WrittenLines::default();
     let (held, block) = BlockingWriter::new(&out);
     let log = start(settings(), held);
     // Variables are dropped in reverse order. `block` is declared again, so that it is dropped
@@ -522,7 +522,7 @@ fn one_line_a_second() -> SlowLogSettings {
 #[test]
 fn dropped_lines_are_reported_even_if_no_other_line_follows() {
     let (sender, lines) = mpsc::channel();
-    let destination = Destination::Stream(Box::new(Sent(sender)));
+    let destination = LogDestination::Stream(Box::new(Sent(sender)));
     let quiet = Duration::from_millis(1);
     let log = SlowLog::start_with(&one_line_a_second(), destination, quiet).unwrap();
     write(&log, &entry());
@@ -547,7 +547,7 @@ fn dropped_lines_are_reported_even_if_no_other_line_follows() {
 
 #[test]
 fn flushing_the_log_or_closing_it_reports_dropped_lines() {
-    let out = Written::default();
+    let out = WrittenLines::default();
     let log = start(one_line_a_second(), out.clone());
     for _ in 0..5 {
         write(&log, &entry());
@@ -570,7 +570,7 @@ fn flushing_the_log_or_closing_it_reports_dropped_lines() {
 #[test]
 fn lines_that_cannot_be_written_are_counted_in_the_next_line() {
     /// A writer whose first write fails.
-    struct Failing(bool, Written);
+    struct Failing(bool, WrittenLines);
     impl Write for Failing {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             if std::mem::take(&mut self.0) {
@@ -582,7 +582,7 @@ fn lines_that_cannot_be_written_are_counted_in_the_next_line() {
             Ok(())
         }
     }
-    let out = Written::default();
+    let out = WrittenLines::default();
     let log = start(settings(), Failing(true, out.clone()));
     write(&log, &entry());
     write(&log, &entry());

@@ -40,7 +40,7 @@ pub(super) enum Queued {
 /// dropped before it. If no line follows within `quiet`, a separate line reports them.
 pub(super) fn write_all(
     queue: &Receiver<Queued>,
-    destination: Destination,
+    destination: LogDestination,
     counts: &QueueCounts,
     quiet: Duration,
 ) {
@@ -70,7 +70,7 @@ pub(super) fn write_all(
 }
 
 struct Writer<'a> {
-    destination: Destination,
+    destination: LogDestination,
     left_out: &'a LeftOutCount,
     is_failing: bool,
 }
@@ -108,14 +108,14 @@ impl Writer<'_> {
 }
 
 /// Where lines are written.
-pub(super) enum Destination {
+pub(super) enum LogDestination {
     /// Standard error, or a test's buffer.
     Stream(Box<dyn Write + Send>),
     /// A log file. If the file was moved away, a new one is created at its path.
     File(LogFile),
 }
 
-impl Destination {
+impl LogDestination {
     /// Opens the file; `None` means standard error.
     pub(super) fn open(file: Option<PathBuf>) -> io::Result<Self> {
         Ok(match file {
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn opening_a_log_file_in_a_folder_that_does_not_exist_is_an_error() {
-        assert!(Destination::open(Some(PathBuf::from("/no/slow.jsonl"))).is_err());
-        assert!(Destination::open(None).is_ok());
+        assert!(LogDestination::open(Some(PathBuf::from("/no/slow.jsonl"))).is_err());
+        assert!(LogDestination::open(None).is_ok());
     }
 }
