@@ -74,12 +74,12 @@ pub(crate) struct PinLimits {
 /// Records the server of each cursor and of each transaction, and the last write of each session.
 #[derive(Debug)]
 pub struct Pins<S> {
-    cursors: Table<i64, CursorPin<S>>,
+    cursors: PinTable<i64, CursorPin<S>>,
     /// For each session: the `txnNumber` of its last transaction, and the server of this
     /// transaction.
-    transactions: Table<SessionKey, (i64, S)>,
+    transactions: PinTable<SessionKey, (i64, S)>,
     /// For each session: the `txnNumber` of its last write, commit or abort.
-    writes: Table<SessionKey, i64>,
+    writes: PinTable<SessionKey, i64>,
 }
 
 /// A use of a cursor, by a `getMore` in progress. When this value is dropped, the time until the
@@ -99,9 +99,9 @@ impl<S: Clone> Pins<S> {
     /// Creates empty tables with these limits.
     pub(crate) fn new(limits: PinLimits) -> Self {
         Self {
-            cursors: Table::new(limits.max_cursors, limits.cursor_idle),
-            transactions: Table::new(limits.max_transactions, limits.transaction_idle),
-            writes: Table::new(REMEMBERED_WRITES, RETRIED_WITHIN),
+            cursors: PinTable::new(limits.max_cursors, limits.cursor_idle),
+            transactions: PinTable::new(limits.max_transactions, limits.transaction_idle),
+            writes: PinTable::new(REMEMBERED_WRITES, RETRIED_WITHIN),
         }
     }
 
@@ -200,7 +200,7 @@ impl<S: Clone> Pins<S> {
 }
 
 #[derive(Debug)]
-struct Table<K, V> {
+struct PinTable<K, V> {
     shards: Vec<Mutex<HashMap<K, Pinned<V>>>>,
     shares: Arc<Shares<u64>>,
     /// Time after which an unused entry expires, in milliseconds.
@@ -223,7 +223,7 @@ impl<V> Pinned<V> {
     }
 }
 
-impl<K: Hash + Eq, V: Clone> Table<K, V> {
+impl<K: Hash + Eq, V: Clone> PinTable<K, V> {
     fn new(max: usize, idle: Duration) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Self {

@@ -17,13 +17,13 @@ static NAMES: LazyLock<Box<[&str]>> =
 
 /// The counters of one `serverStatus` reply.
 #[derive(Clone, Debug)]
-pub(super) struct Reading {
+pub(super) struct CounterReading {
     process: Process,
     /// The value of each counter in the order of `COUNTERS`, as the server reported it.
     raw: Box<[Option<f64>]>,
 }
 
-impl Reading {
+impl CounterReading {
     /// Reads all counters from a `serverStatus` reply.
     pub(super) fn of(server_status: &Document) -> Self {
         let raw = COUNTERS.iter().map(|counter| counter.read(server_status));
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn every_counter_is_found_in_the_server_status_of_a_real_server() {
         let status = server_status();
-        let reading = Reading::of(&status);
+        let reading = CounterReading::of(&status);
         let values = named(&reading.values(Some((&reading, Duration::from_secs(1)))));
         let names: Vec<&str> = values.keys().copied().collect();
         let mut expected: Vec<&str> = COUNTERS.iter().map(|counter| counter.name).collect();
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn the_first_server_status_gives_gauges_but_no_rates() {
-        let values = named(&Reading::of(&server_status()).values(None));
+        let values = named(&CounterReading::of(&server_status()).values(None));
         let gauges = COUNTERS
             .iter()
             .filter(|counter| !matches!(counter.kind, CounterKind::Total));
@@ -301,13 +301,13 @@ mod tests {
 
     #[test]
     fn total_counters_become_rates_while_gauges_stay_unchanged() {
-        let before = Reading::of(&doc! {
+        let before = CounterReading::of(&doc! {
             "uptimeMillis": 1_000_i64,
             "wiredTiger": { "block-manager": { "bytes written for checkpoint": 1_000_i64 } },
             "opcounters": { "insert": 10 },
             "connections": { "current": 7, "totalCreated": 5.0 },
         });
-        let now = Reading::of(&doc! {
+        let now = CounterReading::of(&doc! {
             "uptimeMillis": 3_000_i64,
             "wiredTiger": { "block-manager": { "bytes written for checkpoint": 5_000_i64 } },
             "opcounters": { "insert": 11 },
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn the_first_reply_after_a_server_restart_gives_no_rates() {
         let status = |pid: i64, uptime_ms: i64, inserts: i64, queries: i64| {
-            Reading::of(&doc! {
+            CounterReading::of(&doc! {
                 "pid": pid, "uptimeMillis": uptime_ms,
                 "opcounters": { "insert": inserts, "query": queries },
                 "connections": { "current": 1 },
@@ -338,7 +338,7 @@ mod tests {
         };
         let before = status(1, 5_000, 100, 100);
         let second = Duration::from_secs(1);
-        let rates = |now: &Reading| named(&now.values(Some((&before, second)))).len() - 1;
+        let rates = |now: &CounterReading| named(&now.values(Some((&before, second)))).len() - 1;
         assert_eq!(rates(&status(1, 6_000, 100, 101)), 2);
         for (what, now) in [
             ("uptime fell", status(1, 4_999, 200, 200)),
@@ -353,7 +353,9 @@ mod tests {
     #[test]
     fn the_first_reply_after_the_machine_slept_gives_no_rates() {
         let status = |uptime_ms: i64| {
-            Reading::of(&doc! { "uptimeMillis": uptime_ms, "opcounters": { "insert": uptime_ms } })
+            CounterReading::of(
+                &doc! { "uptimeMillis": uptime_ms, "opcounters": { "insert": uptime_ms } },
+            )
         };
         let before = status(5_000);
         for (uptime_ms, rates) in [(6_000, 1), (16_000, 1), (3_605_000, 0)] {
@@ -364,9 +366,9 @@ mod tests {
 
     #[test]
     fn a_total_counter_missing_from_the_first_reply_has_no_rate() {
-        let before = Reading::of(&doc! { "opcounters": { "insert": 1 } });
-        let now = Reading::of(&doc! { "opcounters": { "insert": 2, "query": 2 } });
-        let rates = |now: &Reading, before: &Reading| {
+        let before = CounterReading::of(&doc! { "opcounters": { "insert": 1 } });
+        let now = CounterReading::of(&doc! { "opcounters": { "insert": 2, "query": 2 } });
+        let rates = |now: &CounterReading, before: &CounterReading| {
             named(&now.values(Some((before, Duration::from_secs(1)))))
         };
         assert_eq!(
@@ -379,7 +381,7 @@ mod tests {
         );
         // `insert` is missing in the newer reply. A missing counter does not count as a restart of
         // the server, so `query` still has a rate.
-        let gone = Reading::of(&doc! { "opcounters": { "query": 3 } });
+        let gone = CounterReading::of(&doc! { "opcounters": { "query": 3 } });
         assert_eq!(
             rates(&gone, &now),
             BTreeMap::from([("queries_per_second", 1.0)])
@@ -388,7 +390,7 @@ mod tests {
 
     #[test]
     fn non_numeric_values_are_treated_as_absent() {
-        let odd = Reading::of(&doc! {
+        let odd = CounterReading::of(&doc! {
             "connections": { "current": "many" },
             "globalLock": 7,
             "wiredTiger": { "cache": { "tracked dirty bytes in the cache": f64::NAN, "maximum bytes configured": 0 } },
@@ -398,7 +400,7 @@ mod tests {
 
     #[test]
     fn counters_in_the_server_status_of_mongodb_8_are_found() {
-        let values = Reading::of(&doc! {
+        let values = CounterReading::of(&doc! {
             "wiredTiger": {
                 "cache": { "tracked dirty bytes in the cache": 50_i64, "maximum bytes configured": 200_i64 },
                 "checkpoint": { "progress state": 4_i64 },
@@ -423,7 +425,7 @@ mod tests {
         assert_eq!(names.len(), COUNTERS.len());
     }
 
-    fn gauges_of(reading: &Reading) -> BTreeMap<&'static str, f64> {
+    fn gauges_of(reading: &CounterReading) -> BTreeMap<&'static str, f64> {
         named(&reading.values(None))
     }
 

@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, timeout_at},
 };
 
-use self::counters::Reading;
+use self::counters::CounterReading;
 use crate::{
     runtime::OccasionalLog,
     service_account::{ServiceAccount, ServiceConnection, ServiceError},
@@ -58,7 +58,7 @@ pub(crate) struct PulseSettings {
 
 /// Results and cost of the sampling: totals over all servers since Seawall started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cost {
+pub struct SamplingCost {
     /// Number of commands that got a reply with counters.
     pub replies: u64,
     /// Number of samples without a reply.
@@ -81,7 +81,7 @@ pub struct Pulse {
     settings: Mutex<PulseSettings>,
     runtime: Handle,
     servers: Mutex<HashMap<String, Sampler>>,
-    cost: Arc<Mutex<Cost>>,
+    cost: Arc<Mutex<SamplingCost>>,
 }
 
 impl std::fmt::Debug for Pulse {
@@ -148,7 +148,7 @@ impl Pulse {
     }
 
     /// Results and cost of the sampling since Seawall started.
-    pub fn cost(&self) -> Cost {
+    pub fn cost(&self) -> SamplingCost {
         self.cost.lock().clone()
     }
 
@@ -190,7 +190,7 @@ struct Server {
     address: String,
     settings: PulseSettings,
     samples: Arc<Mutex<Samples>>,
-    cost: Arc<Mutex<Cost>>,
+    cost: Arc<Mutex<SamplingCost>>,
     /// Limits the log lines about refusals. The reason of a refusal can change with each sample.
     refusals: OccasionalLog,
     /// The refusal in the last log line; `None` if the server has returned counters since then.
@@ -246,7 +246,7 @@ impl Server {
     async fn sample(self, mut sampled: Sampled) {
         let mut ticks = interval(self.settings.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut before: Option<(Reading, Instant)> = None;
+        let mut before: Option<(CounterReading, Instant)> = None;
         let mut exclusion = PartExclusion::default();
         let mut command = server_status_command(exclusion.is_on());
         loop {
@@ -257,7 +257,7 @@ impl Server {
                 Some(Ok(Status::Counters(status, round_trip))) => {
                     exclusion.count_success();
                     let now = Instant::now();
-                    let reading = Reading::of(&status);
+                    let reading = CounterReading::of(&status);
                     let earlier = before.as_ref();
                     let values = reading
                         .values(earlier.map(|(reading, at)| (reading, now.duration_since(*at))));

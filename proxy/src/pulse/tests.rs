@@ -80,7 +80,7 @@ async fn a_command_is_abandoned_after_ten_seconds_without_a_reply() {
 #[test]
 fn each_reply_adds_a_sample_and_a_round_trip_time() {
     let server = server();
-    let reading = Reading::of(&doc! { "connections": { "current": 3 } });
+    let reading = CounterReading::of(&doc! { "connections": { "current": 3 } });
     server.record_reply(reading.values(None), Duration::from_millis(2));
     server.record_reply(reading.values(None), Duration::from_millis(1));
     let samples = std::mem::take(&mut server.samples.lock().0);
@@ -180,7 +180,7 @@ async fn set_servers_starts_and_stops_samplers() {
     pulse.cost.lock().refusals.insert(address(1), String::new());
     pulse.set_servers(&[address(2)]);
     assert_eq!((task(1), task(2)), (None, second));
-    assert_eq!(pulse.cost(), Cost::default());
+    assert_eq!(pulse.cost(), SamplingCost::default());
     let samplers = pulse.servers.lock();
     samplers[&address(2)]
         .samples

@@ -31,7 +31,7 @@ use zeroize::Zeroizing;
 
 use self::{
     account::service_account_in,
-    seeds::{Found, Seeds},
+    seeds::{KnownDeployment, Seeds},
 };
 use super::{
     Member, Topology,
@@ -311,7 +311,7 @@ pub(super) async fn watch(
         from_dns,
         set_name: options.repl_set_name.clone(),
     };
-    let source = Arc::new(Source {
+    let source = Arc::new(DescriptionSource {
         topology,
         events: Mutex::default(),
         changed: Notify::new(),
@@ -370,8 +370,12 @@ fn driver_options(mut options: ClientOptions, heartbeat_frequency: Duration) -> 
 }
 
 /// `options` with a handler that passes the driver's events to `source`. `number` identifies the
-/// client in [`Source`].
-fn with_events(options: &ClientOptions, source: &Arc<Source>, number: u64) -> ClientOptions {
+/// client in [`DescriptionSource`].
+fn with_events(
+    options: &ClientOptions,
+    source: &Arc<DescriptionSource>,
+    number: u64,
+) -> ClientOptions {
     let mut options = options.clone();
     let events = Arc::clone(source);
     options.sdam_event_handler = Some(EventHandler::callback(move |event| {
@@ -433,7 +437,7 @@ async fn resolved(mut deployment: DeploymentOptions) -> ClientOptions {
 /// Applies the topology descriptions from one client of the driver at a time. A new client begins
 /// without servers, and its first descriptions would clear or close the pools of all servers. So
 /// the earlier client stays in use until [`Self::wait_until_replaceable`] allows the replacement.
-struct Source {
+struct DescriptionSource {
     topology: Weak<Topology>,
     events: Mutex<Events>,
     /// Notified when a new client of the driver has a new description. The descriptions of that
@@ -450,7 +454,7 @@ struct Events {
     next: Option<(u64, TopologyDescription)>,
 }
 
-impl Source {
+impl DescriptionSource {
     fn receive(&self, number: u64, description: TopologyDescription) {
         let mut events = self.events.lock();
         if number == events.selected {
@@ -468,12 +472,12 @@ impl Source {
     }
 
     /// The facts about the deployment that the clients of the driver have found until now.
-    fn found(&self) -> Found {
+    fn found(&self) -> KnownDeployment {
         let Some(topology) = self.topology.upgrade() else {
-            return Found::default();
+            return KnownDeployment::default();
         };
         let state = topology.state.lock();
-        Found {
+        KnownDeployment {
             topology_type: state.topology_type,
             set_name: state.set_name.clone(),
             servers: state.members.keys().map(driver_address).collect(),

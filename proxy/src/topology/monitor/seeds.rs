@@ -16,7 +16,7 @@ pub(super) struct Seeds {
 /// The facts about the deployment that the earlier client has found. Before the first client, there
 /// are no servers, and the type is [`TopologyType::Unknown`].
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct KnownDeployment {
     pub(super) topology_type: TopologyType,
     pub(super) set_name: Option<String>,
     /// The current servers of the deployment.
@@ -34,7 +34,7 @@ impl Seeds {
     /// - If the servers are routers from DNS, the driver has removed routers that DNS no longer
     ///   lists. Such a router may still run, so the seeds are used only if no current server is
     ///   known.
-    pub(super) fn begin_with(&self, found: Found, options: &mut ClientOptions) {
+    pub(super) fn begin_with(&self, found: KnownDeployment, options: &mut ClientOptions) {
         let topology_type = found.topology_type;
         let is_replica_set = matches!(
             topology_type,
@@ -79,7 +79,7 @@ mod tests {
             from_dns,
             set_name: options.repl_set_name.clone(),
         };
-        let found = Found {
+        let found = KnownDeployment {
             topology_type,
             set_name: Some("rs".to_owned()),
             servers: addresses(servers),
@@ -129,7 +129,7 @@ mod tests {
             set_name: None,
         };
         for (servers, set_name) in [("a", Some("rs")), ("", None)] {
-            let found = Found {
+            let found = KnownDeployment {
                 topology_type: TopologyType::ReplicaSetNoPrimary,
                 set_name: Some("rs".to_owned()),
                 servers: addresses(servers),
