@@ -174,14 +174,14 @@ pub(super) fn exit(error: &ClientError) -> Exit {
 
 /// A failed request to one of several instances.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct InstanceFailure {
     /// The text of the error.
     pub(super) message: String,
     /// The exit status of a command that fails for this reason.
     pub(super) exit: Exit,
 }
 
-impl Failure {
+impl InstanceFailure {
     /// The failure of an instance whose reply cannot be used.
     pub(super) fn of_reply(message: String) -> Self {
         Self {
@@ -191,7 +191,7 @@ impl Failure {
     }
 }
 
-impl From<ClientError> for Failure {
+impl From<ClientError> for InstanceFailure {
     fn from(error: ClientError) -> Self {
         Self {
             message: message(&error),

@@ -467,14 +467,14 @@ mod tests {
     use super::*;
 
     #[derive(Debug, Parser)]
-    struct Command {
+    struct CaptureCommand {
         #[command(flatten)]
         arguments: Arguments,
     }
 
     fn parsed(arguments: &[&str]) -> Result<Arguments, clap::Error> {
         let all = ["capture"].iter().chain(arguments);
-        Command::try_parse_from(all).map(|command| command.arguments)
+        CaptureCommand::try_parse_from(all).map(|command| command.arguments)
     }
 
     #[test]

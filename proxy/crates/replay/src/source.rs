@@ -84,12 +84,12 @@ pub enum SourceError {
 }
 
 /// The bytes of a file or of standard input, with a buffer.
-type Stream = BufReader<Box<dyn Read + Send>>;
+type BufferedInput = BufReader<Box<dyn Read + Send>>;
 
 /// The part or recording that is being read.
 enum Input {
-    Part(Box<Reader<Stream>>),
-    Recording(Box<Recording<Stream>>),
+    Part(Box<Reader<BufferedInput>>),
+    Recording(Box<Recording<BufferedInput>>),
 }
 
 /// A capture that is being read.
@@ -101,7 +101,7 @@ pub struct Source {
     input: Option<Input>,
     /// The stream from which the next part is read. While a part is being read, `input` has the
     /// stream, and this field is `None`.
-    stream: Option<Stream>,
+    stream: Option<BufferedInput>,
     header: Header,
     next_part: u32,
     /// The `End` record of the last part that was read to its end.
@@ -259,7 +259,7 @@ impl Source {
         Ok(true)
     }
 
-    fn open_recording(&mut self, stream: Stream) -> Result<(), SourceError> {
+    fn open_recording(&mut self, stream: BufferedInput) -> Result<(), SourceError> {
         let recording = Recording::new(stream).map_err(|error| match error {
             RecorderError::UnknownLayout => SourceError::UnknownFormat(self.name.clone()),
             error => self.recording_error(error),
@@ -269,7 +269,7 @@ impl Source {
         Ok(())
     }
 
-    fn open_file(&mut self) -> Result<Option<Stream>, SourceError> {
+    fn open_file(&mut self) -> Result<Option<BufferedInput>, SourceError> {
         let Some(path) = self.files.pop_front() else {
             return Ok(None);
         };

@@ -48,7 +48,7 @@ enum Conduct {
 
 /// The commands that a stub received, and the number of its connections.
 #[derive(Debug, Default)]
-struct Received {
+struct ReceivedCommands {
     /// The received commands, each with the number of its connection.
     commands: Vec<(usize, Document)>,
     connections: usize,
@@ -56,7 +56,7 @@ struct Received {
 
 struct Stub {
     address: String,
-    received: Arc<Mutex<Received>>,
+    received: Arc<Mutex<ReceivedCommands>>,
     server: JoinHandle<()>,
 }
 
@@ -70,7 +70,7 @@ impl Stub {
     async fn start(conduct: Conduct) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let received = Arc::new(Mutex::new(Received::default()));
+        let received = Arc::new(Mutex::new(ReceivedCommands::default()));
         let pinged = Arc::new(Notify::new());
         let of_server = Arc::clone(&received);
         let server = tokio::spawn(async move {
@@ -115,7 +115,7 @@ async fn serve(
     mut stream: TcpStream,
     number: usize,
     conduct: Conduct,
-    (received, pinged): (Arc<Mutex<Received>>, Arc<Notify>),
+    (received, pinged): (Arc<Mutex<ReceivedCommands>>, Arc<Notify>),
 ) {
     while let Some(message) = read(&mut stream).await {
         let parsed = OpMsg::parse(&message).unwrap();

@@ -5,7 +5,7 @@ use seawall_api::{
     AdminClient, Instance, Report, add_reply, compare_merged, with_address, with_distributions,
 };
 
-use crate::{admin_client::Failure, exit::Exit, fleet::Fleet};
+use crate::{admin_client::InstanceFailure, exit::Exit, fleet::Fleet};
 
 /// The merged report of several instances.
 pub(super) struct Merged {
@@ -28,12 +28,12 @@ pub(super) async fn fetch(fleet: &Fleet, path: &str) -> Merged {
     merged(join_all(reports).await)
 }
 
-async fn fetch_one(client: &AdminClient, path: &str) -> Result<Report, Failure> {
+async fn fetch_one(client: &AdminClient, path: &str) -> Result<Report, InstanceFailure> {
     let response = client.ask_for_json(path).await?;
-    Report::read(response).map_err(|error| Failure::of_reply(error.to_string()))
+    Report::read(response).map_err(|error| InstanceFailure::of_reply(error.to_string()))
 }
 
-fn merged(reports: Vec<(&str, Result<Report, Failure>)>) -> Merged {
+fn merged(reports: Vec<(&str, Result<Report, InstanceFailure>)>) -> Merged {
     let mut merged = None;
     let mut exit = Exit::Success;
     let instances = reports.into_iter().map(|(address, report)| {
@@ -49,7 +49,7 @@ fn merged(reports: Vec<(&str, Result<Report, Failure>)>) -> Merged {
                 instance.version.clone_from(&report.status.version);
                 instance.incomparable = report.changes.incomparable().map(str::to_owned);
                 let added = add_reply(&mut merged, address, report);
-                added.map_err(Failure::of_reply).err()
+                added.map_err(InstanceFailure::of_reply).err()
             }
         };
         if let Some(failure) = failure {
@@ -130,7 +130,10 @@ mod tests {
         let reports = vec![
             ("http://a:1", Ok(complete())),
             ("http://b:1", Ok(incomplete)),
-            ("http://c:1", Err(Failure::from(ClientError::Unauthorized))),
+            (
+                "http://c:1",
+                Err(InstanceFailure::from(ClientError::Unauthorized)),
+            ),
             ("http://d:1", Ok(complete())),
         ];
         let Merged {
@@ -152,7 +155,7 @@ mod tests {
 
     #[test]
     fn exit_status_is_usage_if_an_instance_refused_the_token_and_unavailable_for_other_errors() {
-        let failed = |error: ClientError| -> Result<Report, Failure> { Err(error.into()) };
+        let failed = |error: ClientError| -> Result<Report, InstanceFailure> { Err(error.into()) };
         let refused = || failed(ClientError::Unauthorized);
         let broken = || failed(ClientError::Broken(String::new()));
         let mut incomplete = complete();

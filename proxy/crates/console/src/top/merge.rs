@@ -1,7 +1,7 @@
 //! Merges the responses of several instances.
 
 use super::model::{HeatResponse, Responses, covered_seconds};
-use crate::{admin_client::Failure, exit::Exit, figures::float};
+use crate::{admin_client::InstanceFailure, exit::Exit, figures::float};
 use seawall_api::{Annotations, Changes, Merge, add_reply, compare_merged, with_address};
 
 /// Merges the responses of all instances, each given with its address. The message of the failure
@@ -20,7 +20,7 @@ pub(super) fn merged(all: Vec<(&str, Responses)>) -> Responses {
         }
         if let Some(failure) = take(&mut merged, address, responses) {
             let message = with_address(address, &failure.message);
-            errors.push((address, Failure { message, ..failure }));
+            errors.push((address, InstanceFailure { message, ..failure }));
         }
     }
     match &mut merged.changes {
@@ -31,7 +31,7 @@ pub(super) fn merged(all: Vec<(&str, Responses)>) -> Responses {
                 if errors.iter().all(|(failed, _)| failed != address) {
                     let reason = changes.incomparable().unwrap_or_default();
                     let message = format!("{address}: not compared: {reason}");
-                    errors.push((address, Failure::of_reply(message)));
+                    errors.push((address, InstanceFailure::of_reply(message)));
                 }
             }
         }
@@ -42,7 +42,7 @@ pub(super) fn merged(all: Vec<(&str, Responses)>) -> Responses {
     merged.failure = errors.first().map(|(_, first)| {
         let (failed, first) = (errors.len(), &first.message);
         let mut exits = errors.iter().map(|(_, failure)| failure.exit);
-        Failure {
+        InstanceFailure {
             message: format!("errors at {failed} of {instances} instances; first error: {first}"),
             exit: match exits.any(|exit| exit == Exit::Usage) {
                 true => Exit::Usage,
@@ -54,15 +54,15 @@ pub(super) fn merged(all: Vec<(&str, Responses)>) -> Responses {
 }
 
 /// Adds the responses of one instance. Returns its first failure, if any.
-fn take(merged: &mut Responses, address: &str, responses: Responses) -> Option<Failure> {
+fn take(merged: &mut Responses, address: &str, responses: Responses) -> Option<InstanceFailure> {
     fn member<T: Merge>(
         sum: &mut Option<T>,
         address: &str,
         reply: Option<T>,
-        first: &mut Option<Failure>,
+        first: &mut Option<InstanceFailure>,
     ) {
         if let Some(Err(refusal)) = reply.map(|reply| add_reply(sum, address, reply)) {
-            first.get_or_insert(Failure::of_reply(refusal));
+            first.get_or_insert(InstanceFailure::of_reply(refusal));
         }
     }
     let mut first = responses.failure;
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(of(reason, reason), (reason.map(str::to_owned), None));
         assert_eq!(of(None, None), (None, None));
         let failed = Responses {
-            failure: Some(Failure::of_reply("no reply".to_owned())),
+            failure: Some(InstanceFailure::of_reply("no reply".to_owned())),
             ..reply(reason)
         };
         let merged = merged(vec![("http://a:1", reply(None)), ("http://b:1", failed)]);

@@ -42,7 +42,7 @@ use self::{
     model::{Counted, HeatResponse, Model, Responses, Wanted},
 };
 use crate::{
-    admin_client::{self, Failure},
+    admin_client::{self, InstanceFailure},
     exit::{Exit, complain, print_line},
     fleet::{Endpoints, Fleet},
 };
@@ -295,7 +295,7 @@ async fn ask_heatmap(
     client: &AdminClient,
     path: String,
     annotations: Option<String>,
-    failure: &mut Option<Failure>,
+    failure: &mut Option<InstanceFailure>,
 ) -> Option<HeatResponse> {
     let heatmap = client.ask::<Heatmap>(&path).await;
     let heatmap = match heatmap {
@@ -318,12 +318,15 @@ async fn ask_heatmap(
 async fn ask<T: DeserializeOwned>(
     client: &AdminClient,
     path: &str,
-    first_failure: &mut Option<Failure>,
+    first_failure: &mut Option<InstanceFailure>,
 ) -> Option<T> {
     known_or(client.ask(path).await, first_failure)
 }
 
-fn known_or<T>(response: Result<T, ClientError>, first_failure: &mut Option<Failure>) -> Option<T> {
+fn known_or<T>(
+    response: Result<T, ClientError>,
+    first_failure: &mut Option<InstanceFailure>,
+) -> Option<T> {
     response
         .map_err(|error| first_failure.get_or_insert(error.into()))
         .ok()

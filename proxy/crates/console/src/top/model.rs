@@ -7,7 +7,7 @@ use super::{
     choice::{Choice, Since, Tab},
     histogram::{Move, Range, Scale},
 };
-use crate::{admin_client::Failure, figures::float};
+use crate::{admin_client::InstanceFailure, figures::float};
 use seawall_api::{
     Annotation, Changes, Heatmap, Pools, Shape, Shapes, Stalls, Status, Storms, percent_encode,
 };
@@ -48,7 +48,7 @@ pub(super) struct Responses {
     /// Empty if there is one instance.
     pub(super) rates: BTreeMap<String, f64>,
     /// The first failure; `None` if all requests succeeded.
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<InstanceFailure>,
 }
 
 /// The number of operations of an instance since the instance started.
@@ -108,7 +108,7 @@ pub(super) struct Model {
     pub(super) changes: Changes,
     pub(super) pools: Pools,
     heatmap: Option<HeatResponse>,
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<InstanceFailure>,
 }
 
 impl Model {

@@ -295,7 +295,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::{
-        admin_client::Failure,
+        admin_client::InstanceFailure,
         top::{
             choice::Choice,
             model::{Responses, tests::model},
@@ -365,7 +365,7 @@ pub(super) mod tests {
         (status.injects_faults, status.draining) = (true, true);
         model.storms.active = true;
         let message = "cannot reach Seawall".to_owned();
-        model.failure = Some(Failure::of_reply(message));
+        model.failure = Some(InstanceFailure::of_reply(message));
         let line = shown(&model, 200, 10)[2].clone();
         for text in [
             "cannot reach Seawall",

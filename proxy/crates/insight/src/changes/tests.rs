@@ -28,7 +28,7 @@ impl Random {
 }
 
 #[derive(Clone, Copy)]
-struct Load {
+struct SyntheticLoad {
     number: u64,
     per_second: f64,
     median_ms: f64,
@@ -37,7 +37,7 @@ struct Load {
     documents: u64,
 }
 
-impl Load {
+impl SyntheticLoad {
     fn figures(&self, random: &mut Random, seconds: f64, drift: f64) -> Figures {
         let expected = self.per_second * seconds;
         // Operations come in bursts: the standard deviation of their number is twice that of
@@ -78,9 +78,9 @@ fn label(number: u64) -> Arc<Label> {
 
 /// Thirty shapes. The rate of the most frequent shape is 30 times that of the rarest shape, and the
 /// longest median duration is 74 times the shortest.
-fn thirty() -> Vec<Load> {
+fn thirty() -> Vec<SyntheticLoad> {
     (0..30_u32)
-        .map(|number| Load {
+        .map(|number| SyntheticLoad {
             number: u64::from(number),
             per_second: 40.0 / f64::from(number + 1),
             median_ms: 0.3 * 1.16_f64.powi(i32::try_from(number * 7 % 30).unwrap()),
@@ -91,7 +91,7 @@ fn thirty() -> Vec<Load> {
         .collect()
 }
 
-fn period(random: &mut Random, loads: &[Load], seconds: f64) -> Period {
+fn period(random: &mut Random, loads: &[SyntheticLoad], seconds: f64) -> Period {
     // In each period, the machine is up to 30 % slower or faster than usual.
     let drift = random.between(0.7, 1.3);
     let mut period = Period {
@@ -111,7 +111,7 @@ fn period(random: &mut Random, loads: &[Load], seconds: f64) -> Period {
 }
 
 /// The changes that are found between thirty shapes and the same shapes modified by `change`.
-fn found(seed: u64, change: impl Fn(&mut Vec<Load>)) -> Vec<Change> {
+fn found(seed: u64, change: impl Fn(&mut Vec<SyntheticLoad>)) -> Vec<Change> {
     let mut random = Random::of(seed);
     let before = period(&mut random, &thirty(), 60.0);
     let mut loads = thirty();

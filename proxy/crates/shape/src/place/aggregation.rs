@@ -12,7 +12,7 @@ use crate::walk::META_NAMES;
 /// A document or array in a pipeline, expression or update. It decides how redaction treats the
 /// elements in it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
+pub(super) enum AggregationPart {
     /// A document whose field names are operators.
     Operators,
     /// A document whose field names are paths or names of arguments, and whose values are
@@ -64,7 +64,7 @@ pub(super) enum Part {
     DensifyRange,
 }
 
-impl Part {
+impl AggregationPart {
     pub(super) fn treatment(self, name: &[u8], value: &Value<'_>) -> Treatment {
         match self {
             Self::Operators => operator(name, value),
@@ -170,10 +170,10 @@ pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
         (Stage::Facet, _) => inside_document(value, Inner::Facets),
         (Stage::Value, _) if name != b"$count" => kept_number(value),
         (Stage::Value | Stage::Unset, _) => names(value),
-        (Stage::Search, _) => inside(value, Part::Search),
-        _ if name == b"$searchBeta" => inside(value, Part::Search),
+        (Stage::Search, _) => inside(value, AggregationPart::Search),
+        _ if name == b"$searchBeta" => inside(value, AggregationPart::Search),
         (Stage::Opaque, _) => match name {
-            b"$changeStream" => inside(value, Part::ChangeStream),
+            b"$changeStream" => inside(value, AggregationPart::ChangeStream),
             b"$documents" => expression(value),
             _ => numbers(value),
         },
@@ -185,7 +185,7 @@ pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
             Value::String(_),
         ) => Treatment::Keep,
         (Stage::Expression, Value::Document(_)) if name == b"$bucketAuto" => {
-            inside(value, Part::BucketAuto)
+            inside(value, AggregationPart::BucketAuto)
         }
         (Stage::Keyed(_) | Stage::Expression, _) => expression(value),
     }
@@ -195,13 +195,15 @@ pub(super) fn stage(name: &[u8], value: &Value<'_>) -> Treatment {
 pub(super) fn keyed(stage: KeyedStage, name: &[u8], value: &Value<'_>) -> Treatment {
     match (stage, name) {
         (KeyedStage::Out, b"timeseries") => {
-            return inside_document(value, Inner::Option(super::option::Part::Timeseries));
+            return inside_document(value, Inner::Option(super::option::OptionPart::Timeseries));
         }
         (KeyedStage::GraphLookup, b"maxDepth") => return numbers(value),
         (KeyedStage::VectorSearch, b"limit" | b"numCandidates") => return numbers(value),
-        (KeyedStage::Densify, b"range") => return inside(value, Part::DensifyRange),
-        (KeyedStage::SetWindowFields, b"output") => return inside(value, Part::WindowOutput),
-        (KeyedStage::Fill, b"output") => return inside(value, Part::FillOutput),
+        (KeyedStage::Densify, b"range") => return inside(value, AggregationPart::DensifyRange),
+        (KeyedStage::SetWindowFields, b"output") => {
+            return inside(value, AggregationPart::WindowOutput);
+        }
+        (KeyedStage::Fill, b"output") => return inside(value, AggregationPart::FillOutput),
         _ => {}
     }
     match stage.argument(name) {
@@ -252,11 +254,11 @@ pub(super) fn expression(value: &Value<'_>) -> Treatment {
     match *value {
         Value::String([b'$', _, ..]) => Treatment::Keep,
         Value::Regex(_) => Treatment::Pattern,
-        Value::Array(_) => inside_array(value, Inner::Aggregation(Part::List)),
+        Value::Array(_) => inside_array(value, Inner::Aggregation(AggregationPart::List)),
         Value::Document(document) => match document.first().map(|first| first.name) {
             Some(b"$literal" | b"$const") => Treatment::Value,
-            Some([b'$', ..]) => inside(value, Part::Operators),
-            _ => inside(value, Part::Object),
+            Some([b'$', ..]) => inside(value, AggregationPart::Operators),
+            _ => inside(value, AggregationPart::Object),
         },
         _ => Treatment::Value,
     }
@@ -272,17 +274,19 @@ fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
         // No operator of expressions has the name of these stages. So this is a stage of a pipeline
         // in the argument of an outer stage. The function `stage` has no rule for the outer stage.
         (b"$limit" | b"$skip", _) if value.number().is_some() => Treatment::Keep,
-        (b"$sort", Value::Document(_)) => inside(value, Part::InnerSort),
+        (b"$sort", Value::Document(_)) => inside(value, AggregationPart::InnerSort),
         (b"$sum", _) if value.number().is_some() => flag(value),
         (_, Value::Document(document)) if OPTION_OPERATORS.contains(&name) => {
             // An argument may itself be an operator, such as `{$year: {$max: "$date"}}`.
             match document.first().map(|first| first.name) {
                 Some([b'$', ..]) => expression(value),
-                _ => inside(value, Part::Options),
+                _ => inside(value, AggregationPart::Options),
             }
         }
         (_, Value::Array(_)) => match first_position(name) {
-            Some(first) => inside_array(value, Inner::Aggregation(Part::Positions(first))),
+            Some(first) => {
+                inside_array(value, Inner::Aggregation(AggregationPart::Positions(first)))
+            }
             None => expression(value),
         },
         _ => expression(value),
@@ -291,9 +295,9 @@ fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
 
 fn searched(value: &Value<'_>) -> Treatment {
     match *value {
-        Value::Document(_) => inside(value, Part::Search),
+        Value::Document(_) => inside(value, AggregationPart::Search),
         Value::Array(array) if matches!(array.first(), Some(Value::Document(_))) => {
-            inside_array(value, Inner::Aggregation(Part::SearchList))
+            inside_array(value, Inner::Aggregation(AggregationPart::SearchList))
         }
         _ => Treatment::Value,
     }
@@ -308,7 +312,7 @@ fn pattern(value: &Value<'_>) -> Treatment {
     }
 }
 
-fn inside(value: &Value<'_>, part: Part) -> Treatment {
+fn inside(value: &Value<'_>, part: AggregationPart) -> Treatment {
     inside_document(value, Inner::Aggregation(part))
 }
 

@@ -63,7 +63,7 @@ enum Inner {
     /// An array or a document whose strings are all names, for example of collections or fields.
     Names,
     /// The options of a command, and documents in them.
-    Option(option::Part),
+    Option(option::OptionPart),
     /// Keys in their order, each with a direction or an index type.
     Keys,
     Projection,
@@ -73,8 +73,8 @@ enum Inner {
     Stage,
     Facets,
     Keyed(KeyedStage),
-    Aggregation(aggregation::Part),
-    Reply(ReplyForm, reply::Part),
+    Aggregation(aggregation::AggregationPart),
+    Reply(ReplyForm, reply::ReplyPart),
 }
 
 /// A kind of modifier in an update. The kind determines how redaction treats the values in the
@@ -97,7 +97,7 @@ impl Place {
     /// The role of a reply's body. `form` says which fields of the reply contain the results. These
     /// fields depend on the command.
     pub fn reply(form: ReplyForm) -> Self {
-        Self(Inner::Reply(form, reply::Part::Body))
+        Self(Inner::Reply(form, reply::ReplyPart::Body))
     }
 
     /// How redaction treats a document sequence of a command: like an array with the same name and
@@ -279,7 +279,10 @@ fn operator(name: &[u8], value: &Value<'_>) -> Treatment {
 fn direction(value: &Value<'_>) -> Treatment {
     match *value {
         Value::String(kind) => kept_unless(!INDEX_TYPES.contains(&kind)),
-        Value::Document(_) => inside_document(value, Inner::Aggregation(aggregation::Part::Meta)),
+        Value::Document(_) => inside_document(
+            value,
+            Inner::Aggregation(aggregation::AggregationPart::Meta),
+        ),
         // This number may be data of a user: an unknown command may have a field with the name of
         // an option, such as `sort`. So only the numbers that are usual as a direction are kept.
         _ => flag(value),
@@ -294,9 +297,9 @@ fn projected(value: &Value<'_>) -> Treatment {
         };
     };
     match document.first().map(|first| first.name) {
-        Some(b"$elemMatch" | b"$slice" | b"$meta") => {
-            Treatment::Inside(Place(Inner::Aggregation(aggregation::Part::Projected)))
-        }
+        Some(b"$elemMatch" | b"$slice" | b"$meta") => Treatment::Inside(Place(Inner::Aggregation(
+            aggregation::AggregationPart::Projected,
+        ))),
         Some([b'$', ..]) | None => aggregation::expression(value),
         Some(_) => Treatment::Inside(Place(Inner::Projection)),
     }
@@ -316,7 +319,9 @@ fn update(value: &Value<'_>) -> Treatment {
 fn changes(modifier: &[u8], value: &Value<'_>) -> Treatment {
     let modifier = match modifier {
         b"$rename" => return names(value),
-        b"$currentDate" => return inside_document(value, Inner::Option(option::Part::CurrentDate)),
+        b"$currentDate" => {
+            return inside_document(value, Inner::Option(option::OptionPart::CurrentDate));
+        }
         b"$pop" => return numbers(value),
         b"$push" | b"$addToSet" => Modifier::Push,
         b"$pull" => Modifier::Pull,
@@ -328,7 +333,9 @@ fn changes(modifier: &[u8], value: &Value<'_>) -> Treatment {
 fn change(modifier: Modifier, value: &Value<'_>) -> Treatment {
     match (modifier, value) {
         (Modifier::Push, &Value::Document(document)) if document.is_operator_document() => {
-            Treatment::Inside(Place(Inner::Aggregation(aggregation::Part::Pushed)))
+            Treatment::Inside(Place(Inner::Aggregation(
+                aggregation::AggregationPart::Pushed,
+            )))
         }
         (Modifier::Pull, Value::Regex(_)) => Treatment::Pattern,
         (Modifier::Pull, &Value::Document(document)) if document.is_operator_document() => {
@@ -410,7 +417,7 @@ fn regex_options(value: &Value<'_>) -> Treatment {
 /// array.
 fn types(value: &Value<'_>) -> Treatment {
     match value {
-        Value::Array(_) => inside_array(value, Inner::Option(option::Part::Types)),
+        Value::Array(_) => inside_array(value, Inner::Option(option::OptionPart::Types)),
         _ => word_of(&option::TYPES, value),
     }
 }

@@ -15,8 +15,8 @@ use seawall_wire::kind::{BINARY, TIMESTAMP};
 
 /// A document or an array in the options of a command.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
-    /// `lsid`, or one element of [`Part::Sessions`].
+pub(super) enum OptionPart {
+    /// `lsid`, or one element of [`OptionPart::Sessions`].
     Session,
     /// An array of session ids: the argument of `endSessions` and similar commands.
     Sessions,
@@ -54,7 +54,7 @@ pub(super) enum Part {
     Types,
 }
 
-impl Part {
+impl OptionPart {
     pub(super) fn treatment(self, name: &[u8], kind: u8, value: &Value<'_>) -> Treatment {
         match (self, name) {
             (Self::Session, b"id" | b"uid") => kept_unless(kind != BINARY),
@@ -116,7 +116,7 @@ pub(super) fn of_command(name: &[u8], kind: u8, value: &Value<'_>) -> Treatment 
         b"hint" => of_clause(Content::Hint, value),
         b"index" => match value {
             Value::Array(_) => names(value),
-            Value::Document(_) => inside(value, Part::Index),
+            Value::Document(_) => inside(value, OptionPart::Index),
             _ => name_only(value),
         },
         b"key" => match value {
@@ -125,12 +125,12 @@ pub(super) fn of_command(name: &[u8], kind: u8, value: &Value<'_>) -> Treatment 
         },
         b"sort" => inside_document(value, Inner::Keys),
         b"out" => match value {
-            Value::Document(_) => inside(value, Part::Output),
+            Value::Document(_) => inside(value, OptionPart::Output),
             _ => name_only(value),
         },
-        b"nsInfo" => inside_array(value, Inner::Option(Part::Namespaces)),
+        b"nsInfo" => inside_array(value, Inner::Option(OptionPart::Namespaces)),
         b"clusteredIndex" => match value {
-            Value::Document(_) => inside(value, Part::Index),
+            Value::Document(_) => inside(value, OptionPart::Index),
             _ => kept_number(value),
         },
         _ => match part_of(name) {
@@ -140,17 +140,17 @@ pub(super) fn of_command(name: &[u8], kind: u8, value: &Value<'_>) -> Treatment 
     }
 }
 
-/// The [`Part`] for an option whose value must be a document; `None` for all other fields.
-fn part_of(name: &[u8]) -> Option<Part> {
+/// The [`OptionPart`] for an option whose value must be a document; `None` for all other fields.
+fn part_of(name: &[u8]) -> Option<OptionPart> {
     Some(match name {
-        b"lsid" => Part::Session,
-        b"$clusterTime" => Part::ClusterTime,
-        b"$client" => Part::Client,
-        b"$readPreference" => Part::ReadPreference,
-        b"readConcern" => Part::ReadConcern,
-        b"writeConcern" => Part::WriteConcern,
-        b"recoveryToken" => Part::RecoveryToken,
-        b"timeseries" => Part::Timeseries,
+        b"lsid" => OptionPart::Session,
+        b"$clusterTime" => OptionPart::ClusterTime,
+        b"$client" => OptionPart::Client,
+        b"$readPreference" => OptionPart::ReadPreference,
+        b"readConcern" => OptionPart::ReadConcern,
+        b"writeConcern" => OptionPart::WriteConcern,
+        b"recoveryToken" => OptionPart::RecoveryToken,
+        b"timeseries" => OptionPart::Timeseries,
         _ => return None,
     })
 }
@@ -170,14 +170,14 @@ pub(super) fn of_index(name: &[u8], value: &Value<'_>) -> Treatment {
 }
 
 pub(super) fn collation(value: &Value<'_>) -> Treatment {
-    inside(value, Part::Collation)
+    inside(value, OptionPart::Collation)
 }
 
 pub(super) fn sessions(value: &Value<'_>) -> Treatment {
-    inside_array(value, Inner::Option(Part::Sessions))
+    inside_array(value, Inner::Option(OptionPart::Sessions))
 }
 
-fn inside(value: &Value<'_>, part: Part) -> Treatment {
+fn inside(value: &Value<'_>, part: OptionPart) -> Treatment {
     inside_document(value, Inner::Option(part))
 }
 

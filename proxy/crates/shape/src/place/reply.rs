@@ -6,7 +6,7 @@ use seawall_command::ReplyForm;
 
 /// The kind of a document or array in a reply. The kind decides how redaction treats the elements.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Part {
+pub(super) enum ReplyPart {
     /// The top-level document of the reply.
     Body,
     /// `cursor`.
@@ -23,7 +23,7 @@ pub(super) enum Part {
     UpsertedOne,
 }
 
-impl Part {
+impl ReplyPart {
     pub(super) fn treatment(self, form: ReplyForm, name: &[u8], value: &Value<'_>) -> Treatment {
         let inside = |part| Inner::Reply(form, part);
         match (self, name) {
@@ -36,7 +36,9 @@ impl Part {
             (Self::Body, b"lastErrorObject") => inside_document(value, inside(Self::LastError)),
             (Self::Body, b"upserted") => inside_array(value, inside(Self::Upserted)),
             // `startSession` returns the id of the new session.
-            (Self::Body, b"id") => inside_document(value, Inner::Option(option::Part::Session)),
+            (Self::Body, b"id") => {
+                inside_document(value, Inner::Option(option::OptionPart::Session))
+            }
             (Self::Cursor, b"firstBatch" | b"nextBatch") if form == ReplyForm::BulkWrite => {
                 inside_array(value, inside(Self::Errors))
             }

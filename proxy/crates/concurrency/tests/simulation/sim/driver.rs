@@ -7,7 +7,7 @@ use super::{
     outcome::Outcome,
     scenarios::Scenario,
     server::Server,
-    world::{Load, Record, World},
+    world::{Record, Workload, World},
 };
 
 /// The source of the limits: a fixed number or the controller.
@@ -37,7 +37,7 @@ pub(crate) fn run(scenario: &Scenario, policy: Policy, from: f64, to: f64, seed:
             Limiter::new(fixed, controller, scenario.users, scenario.connections)
         })
         .collect();
-    let load = Load {
+    let load = Workload {
         mixes: scenario.mixes.clone(),
         users: scenario.users,
         timeout_us: scenario.timeout_ms * 1e3,

@@ -113,7 +113,7 @@ enum Event {
 }
 
 /// The load: the mixes of operations, the users, the clients' timeout and the network's delay.
-pub(crate) struct Load {
+pub(crate) struct Workload {
     pub(crate) mixes: Vec<Vec<OperationKind>>,
     pub(crate) users: usize,
     pub(crate) timeout_us: f64,
@@ -139,7 +139,7 @@ pub(crate) struct Record {
 
 pub(crate) struct World {
     pub(crate) now: f64,
-    load: Load,
+    load: Workload,
     mix: usize,
     rate: f64,
     clients: u32,
@@ -170,7 +170,7 @@ impl World {
     pub(crate) fn new(
         servers: Vec<Server>,
         limiters: Vec<Limiter>,
-        load: Load,
+        load: Workload,
         changes: Vec<(f64, Change)>,
         seed: u64,
         record: Record,
