@@ -26,7 +26,7 @@ use crate::client_tls::assert_warned_of_handshake;
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A Seawall whose admin address uses TLS and is reachable from other machines.
-struct Scene {
+struct AdminTlsScene {
     scratch: Scratch,
     authority: Authority,
     process: Process,
@@ -37,7 +37,7 @@ const REQUIRED: &str = "admin.tls.client_certificate = \"required\"\n\
                         admin.tls.client_ca_file = \"DIR/ca.pem\"\n\
                         admin.tls.client_crl_file = \"DIR/crl.pem\"\n";
 
-impl Scene {
+impl AdminTlsScene {
     /// Starts Seawall. Each `DIR` in `toml` is replaced by the path of the scratch directory.
     async fn start(toml: &str) -> Self {
         let scratch = Scratch::create().unwrap();
@@ -140,7 +140,7 @@ fn stderr(output: &Output) -> String {
 
 #[tokio::test]
 async fn seawall_commands_need_a_certificate_that_the_admin_address_accepts() {
-    let scene = Scene::start(REQUIRED).await;
+    let scene = AdminTlsScene::start(REQUIRED).await;
     scene.client("operator");
     let ready = scene.run(&["wait"], Some("operator.pem")).await;
     assert!(ready.status.success(), "{ready:?}");
@@ -177,7 +177,7 @@ async fn seawall_commands_need_a_certificate_that_the_admin_address_accepts() {
 
 #[tokio::test]
 async fn admin_actions_are_logged_with_the_subject_of_the_callers_certificate() {
-    let scene = Scene::start(REQUIRED).await;
+    let scene = AdminTlsScene::start(REQUIRED).await;
     scene.client("operator");
     scene.reload("operator.pem").await;
     let is_logged = async || scene.process.said("admin action").is_some();
@@ -192,7 +192,7 @@ async fn admin_actions_are_logged_with_the_subject_of_the_callers_certificate() 
 
 #[tokio::test]
 async fn a_failed_handshake_is_logged_with_its_cause_and_the_address_of_the_caller() {
-    let scene = Scene::start(REQUIRED).await;
+    let scene = AdminTlsScene::start(REQUIRED).await;
     let refused = scene.run(&["status"], None).await;
     assert_eq!(refused.status.code(), Some(69), "{refused:?}");
     let message = "TLS handshake with a caller of the admin address failed";
@@ -201,7 +201,7 @@ async fn a_failed_handshake_is_logged_with_its_cause_and_the_address_of_the_call
 
 #[tokio::test]
 async fn a_revoked_certificate_is_refused_on_new_and_on_open_connections() {
-    let scene = Scene::start(REQUIRED).await;
+    let scene = AdminTlsScene::start(REQUIRED).await;
     let (_, revoked) = (scene.client("operator"), scene.client("revoked"));
     let mut open = scene.connect(&revoked).await;
     assert_eq!(status(&mut open, "any.example").await, 200);
@@ -222,7 +222,7 @@ async fn a_revoked_certificate_is_refused_on_new_and_on_open_connections() {
 #[tokio::test]
 async fn open_connections_without_certificate_get_403_after_a_reload_that_requires_certificates() {
     let token = "admin.token_file = \"DIR/token\"\n";
-    let scene = Scene::start(token).await;
+    let scene = AdminTlsScene::start(token).await;
     let anonymous = scene.authority.client_config(None).unwrap();
     let mut open = connect(scene.port(), &anonymous).await.unwrap();
     assert_eq!(status(&mut open, "127.0.0.1").await, 401);
@@ -241,7 +241,8 @@ async fn open_connections_without_certificate_get_403_after_a_reload_that_requir
 
 #[tokio::test]
 async fn a_token_and_a_certificate_are_both_required_if_both_are_configured() {
-    let scene = Scene::start(&format!("{REQUIRED}admin.token_file = \"DIR/token\"\n")).await;
+    let scene =
+        AdminTlsScene::start(&format!("{REQUIRED}admin.token_file = \"DIR/token\"\n")).await;
     scene.client("operator");
     let output = scene.run(&["status"], Some("operator.pem")).await;
     assert_eq!(output.status.code(), Some(64), "{output:?}");
@@ -255,7 +256,7 @@ async fn a_token_and_a_certificate_are_both_required_if_both_are_configured() {
 
 #[tokio::test]
 async fn the_metrics_address_serves_metrics_and_certificate_expiry_without_tls() {
-    let scene = Scene::start(REQUIRED).await;
+    let scene = AdminTlsScene::start(REQUIRED).await;
     let serving = scene.process.said("serving").unwrap();
     let metrics = serving["fields"]["metrics"].as_str().unwrap();
     let (status, body) = http(metrics, "GET", "/metrics", "").await;

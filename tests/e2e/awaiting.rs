@@ -17,13 +17,13 @@ use tokio::{task::JoinSet, time::timeout};
 const LIMIT: Duration = Duration::from_secs(60);
 const DB: &str = "awaiting";
 
-struct Scene {
+struct AwaitingScene {
     set: ReplicaSet,
     recorder: Recorder,
     seawall: Seawall,
 }
 
-impl Scene {
+impl AwaitingScene {
     async fn start(max_pool_size: usize) -> Self {
         let toml = format!("pool.max_pool_size = {max_pool_size}\n");
         Self::start_with(Options::default(), toml).await
@@ -107,7 +107,7 @@ fn batch(reply: &RawReply) -> Vec<Document> {
 
 #[tokio::test]
 async fn a_get_more_with_an_invalid_max_time_ms_gets_the_same_error_as_on_a_server() {
-    let scene = Scene::start(8).await;
+    let scene = AwaitingScene::start(8).await;
     let direct = scene.set.raw_client(&scene.set.members()[0]);
     let mut errors = Vec::new();
     for mut client in [scene.client().await, direct.await.unwrap()] {
@@ -133,7 +133,7 @@ async fn a_get_more_with_an_invalid_max_time_ms_gets_the_same_error_as_on_a_serv
 
 #[tokio::test]
 async fn a_get_more_with_a_long_max_time_ms_is_sent_as_several_short_ones_and_gets_one_reply() {
-    let scene = Scene::start(8).await;
+    let scene = AwaitingScene::start(8).await;
     let mut client = scene.client().await;
     let cursor = watch(&mut client, doc! {}).await;
     let nothing = client.command(DB, more(cursor, Some(4500))).await.unwrap();
@@ -176,7 +176,7 @@ async fn a_get_more_with_a_long_max_time_ms_is_sent_as_several_short_ones_and_ge
 /// the application does not want to wait for events.
 #[tokio::test]
 async fn a_get_more_with_a_max_time_ms_of_0_is_sent_unchanged_and_does_not_wait_in_slices() {
-    let scene = Scene::start(8).await;
+    let scene = AwaitingScene::start(8).await;
     let mut client = scene.client().await;
     let cursor = watch(&mut client, doc! {}).await;
     let nothing = client.command(DB, more(cursor, Some(0))).await.unwrap();
@@ -188,7 +188,7 @@ async fn a_get_more_with_a_max_time_ms_of_0_is_sent_unchanged_and_does_not_wait_
 /// reach the end of the client's stream while the `getMore` runs.
 #[tokio::test]
 async fn a_wait_for_data_ends_if_its_client_sends_another_message_and_disconnects() {
-    let scene = Scene::start(8).await;
+    let scene = AwaitingScene::start(8).await;
     let mut client = scene.client().await;
     let cursor = watch(&mut client, doc! {}).await;
     let mut long = more(cursor, Some(600_000));
@@ -211,7 +211,7 @@ async fn a_wait_for_data_ends_if_its_client_sends_another_message_and_disconnect
 
 #[tokio::test]
 async fn get_mores_on_a_tailable_cursor_return_new_documents_and_fail_after_a_drop() {
-    let scene = Scene::start(8).await;
+    let scene = AwaitingScene::start(8).await;
     let client = scene.set.client().await.unwrap();
     let create = doc! {"create": "log", "capped": true, "size": 1 << 20};
     client.database(DB).run_command(create).await.unwrap();
@@ -235,7 +235,7 @@ async fn get_mores_on_a_tailable_cursor_return_new_documents_and_fail_after_a_dr
 #[tokio::test]
 async fn many_change_streams_do_not_block_other_operations() {
     const STREAMS: i32 = 50;
-    let scene = Arc::new(Scene::start(8).await);
+    let scene = Arc::new(AwaitingScene::start(8).await);
     let mut streams = JoinSet::new();
     for number in 0..STREAMS {
         let scene = Arc::clone(&scene);
@@ -288,7 +288,7 @@ async fn many_change_streams_do_not_block_other_operations() {
 #[tokio::test]
 async fn operations_that_wait_for_a_failed_server_do_not_keep_change_streams_waiting() {
     let toml = "pool.max_pool_size = 4\ndeployment.server_selection_timeout_ms = 600000\n";
-    let scene = Scene::start_with(Options::default(), toml.to_owned()).await;
+    let scene = AwaitingScene::start_with(Options::default(), toml.to_owned()).await;
     let database = scene.set.client().await.unwrap().database(DB);
     let create = doc! {"create": "log", "capped": true, "size": 1 << 20};
     database.run_command(create).await.unwrap();
@@ -314,7 +314,7 @@ async fn operations_that_wait_for_a_failed_server_do_not_keep_change_streams_wai
 #[tokio::test]
 async fn a_wait_for_data_that_cannot_be_continued_ends_with_an_empty_reply() {
     let toml = "pool.max_pool_size = 4\npool.wait_queue_timeout_ms = 2000\n";
-    let scene = Scene::start_with(Options::default(), toml.to_owned()).await;
+    let scene = AwaitingScene::start_with(Options::default(), toml.to_owned()).await;
     scene.insert(doc! {"_id": 1}).await;
     let mut watcher = scene.client().await;
     watcher.set_limit(LIMIT);
@@ -342,7 +342,7 @@ async fn a_wait_for_data_that_cannot_be_continued_ends_with_an_empty_reply() {
 #[tokio::test]
 async fn a_user_whose_connections_are_all_in_use_does_not_delay_change_streams_of_others() {
     let toml = "pool.max_pool_size = 4\npool.wait_queue_timeout_ms = 600000\n";
-    let scene = Scene::start_with(Options::with_auth(), toml.to_owned()).await;
+    let scene = AwaitingScene::start_with(Options::with_auth(), toml.to_owned()).await;
     let administrator = scene.set.administrator().await.unwrap();
     let users =
         ["busy", "other"].map(|name| NewUser::new("admin", name, "secret").role("readWrite", DB));

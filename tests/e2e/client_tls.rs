@@ -38,7 +38,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 pub(crate) const HANDSHAKE_FAILED: &str = "TLS handshake with a client failed";
 
 /// A Seawall whose TLS files the test changes.
-pub(crate) struct Scene {
+pub(crate) struct ClientTlsScene {
     pub(crate) scratch: Scratch,
     /// Signs the certificates of Seawall.
     pub(crate) servers: Authority,
@@ -47,7 +47,7 @@ pub(crate) struct Scene {
     pub(crate) seawall: Option<Seawall>,
 }
 
-impl Scene {
+impl ClientTlsScene {
     /// Starts Seawall with one server certificate. `toml` has further settings of `[listen.tls]`.
     pub(crate) async fn start(toml: &str) -> Self {
         let mut scene = Self::new();
@@ -175,7 +175,7 @@ pub(crate) const REQUIRED: &str = "listen.tls.client_certificate = \"required\"\
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn seawall_presents_the_certificate_for_the_requested_host_name_and_a_supported_key_type() {
-    let mut scene = Scene::new();
+    let mut scene = ClientTlsScene::new();
     let issue = |names: &[&str], algorithm| scene.servers.server(names, algorithm).unwrap();
     let first = issue(&["a.example", "localhost"], &ED25519);
     let second = issue(&["*.b.example"], &ECDSA);
@@ -218,7 +218,7 @@ async fn seawall_presents_the_certificate_for_the_requested_host_name_and_a_supp
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_clients_with_a_valid_certificate_are_served_if_a_certificate_is_required() {
-    let scene = Scene::start(REQUIRED).await;
+    let scene = ClientTlsScene::start(REQUIRED).await;
     let good = scene.client("good");
     let revoked = scene.client("revoked");
     assert!(scene.is_served(Some(&good)).await);
@@ -253,7 +253,7 @@ const REFUSED: usize = 20;
 /// connection, and the client could not read the alert.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_with_a_refused_certificate_can_read_the_tls_alert_although_it_sends_commands() {
-    let scene = Scene::start(REQUIRED).await;
+    let scene = ClientTlsScene::start(REQUIRED).await;
     let other = Authority::generate("other").unwrap();
     let config = scene.config(Some(&other.client("foreign", YEAR).unwrap()));
     let hello = OpMsg::new(doc! { "hello": 1, "$db": "admin" }).to_bytes();
@@ -289,7 +289,7 @@ async fn operations(seawall: &Seawall) -> u64 {
 /// has a process of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_certificate_is_logged_with_its_cause_and_counts_as_no_operation_or_login() {
-    let scene = Scene::new();
+    let scene = ClientTlsScene::new();
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     scene.write_server("server", &server);
     let revoked = scene.client("revoked");
@@ -330,7 +330,7 @@ async fn a_refused_certificate_is_logged_with_its_cause_and_counts_as_no_operati
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_has_the_address_of_a_client_that_connects_without_tls() {
-    let scene = Scene::new();
+    let scene = ClientTlsScene::new();
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     scene.write_server("server", &server);
     let served = Served::start(&scene.toml("")).await;
@@ -342,7 +342,7 @@ async fn the_log_has_the_address_of_a_client_that_connects_without_tls() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_expired_authority_is_still_trusted_and_its_expiry_is_in_the_status() {
-    let mut scene = Scene::new();
+    let mut scene = ClientTlsScene::new();
     scene.clients = Authority::expired("clients").unwrap();
     scene.scratch.write("ca.pem", scene.clients.pem()).unwrap();
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
@@ -361,7 +361,7 @@ async fn an_expired_authority_is_still_trusted_and_its_expiry_is_in_the_status()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_says_when_the_content_of_each_file_in_listen_tls_expires() {
-    let scene = Scene::new();
+    let scene = ClientTlsScene::new();
     let server = scene.servers.expired_server(&["localhost"]).unwrap();
     scene.write_server("server", &server);
     scene.write_list(&[]);
@@ -388,7 +388,7 @@ async fn the_log_says_when_the_content_of_each_file_in_listen_tls_expires() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_optional_certificate_may_be_missing_but_not_invalid() {
-    let scene = Scene::start(&REQUIRED.replace("required", "optional")).await;
+    let scene = ClientTlsScene::start(&REQUIRED.replace("required", "optional")).await;
     let foreign = Authority::generate("other").unwrap();
     let foreign = foreign.client("foreign", YEAR).unwrap();
     assert!(scene.is_served(None).await);
@@ -398,7 +398,7 @@ async fn an_optional_certificate_may_be_missing_but_not_invalid() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tls_mode_prefer_accepts_clients_with_and_without_tls() {
-    let scene = Scene::start("listen.tls.mode = \"prefer\"\n").await;
+    let scene = ClientTlsScene::start("listen.tls.mode = \"prefer\"\n").await;
     assert!(scene.is_served(None).await);
     let mut plain = RawClient::connect(scene.seawall().address().parse().unwrap())
         .await
@@ -414,7 +414,7 @@ async fn the_tls_mode_prefer_accepts_clients_with_and_without_tls() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_sessions_are_resumed_unless_a_reload_changed_how_client_certificates_are_verified() {
-    let scene = Scene::start(REQUIRED).await;
+    let scene = ClientTlsScene::start(REQUIRED).await;
     let config = scene.config(Some(&scene.client("client")));
     let kind = async || {
         let (kind, client) = scene.connect(&config).await;
@@ -454,7 +454,7 @@ async fn tls_sessions_are_resumed_unless_a_reload_changed_how_client_certificate
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tls_sessions_are_not_resumed_after_the_client_certificate_has_expired() {
-    let scene = Scene::start(REQUIRED).await;
+    let scene = ClientTlsScene::start(REQUIRED).await;
     // A busy machine may need seconds for the first connection.
     let valid_for = Duration::from_secs(10);
     let identity = scene.clients.client("brief", valid_for).unwrap();
@@ -471,7 +471,7 @@ async fn tls_sessions_are_not_resumed_after_the_client_certificate_has_expired()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_with_a_revoked_certificate_are_closed_only_if_close_revoked_is_true() {
-    let scene = Scene::start(REQUIRED).await;
+    let scene = ClientTlsScene::start(REQUIRED).await;
     let (good, bad) = (scene.client("good"), scene.client("bad"));
     let connect = async |identity| {
         scene
@@ -496,7 +496,7 @@ async fn connections_with_a_revoked_certificate_are_closed_only_if_close_revoked
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_client_certificate_is_accepted_while_the_revocation_list_is_outdated() {
-    let scene = Scene::start(REQUIRED).await;
+    let scene = ClientTlsScene::start(REQUIRED).await;
     let good = scene.client("good");
     assert!(scene.is_served(Some(&good)).await);
     let outdated = scene.clients.outdated_revocation_list().unwrap();
@@ -507,7 +507,7 @@ async fn no_client_certificate_is_accepted_while_the_revocation_list_is_outdated
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_and_seawall_check_warn_of_each_authority_that_has_no_current_revocation_list() {
-    let scene = Scene::new();
+    let scene = ClientTlsScene::new();
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     scene.write_server("server", &server);
     let other = Authority::generate("other").unwrap();
@@ -542,7 +542,7 @@ async fn the_log_and_seawall_check_warn_of_each_authority_that_has_no_current_re
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_reports_unusable_tls_files_and_keeps_the_previous_certificates_in_use() {
-    let scene = Scene::start(REQUIRED).await;
+    let scene = ClientTlsScene::start(REQUIRED).await;
     let good = scene.client("good");
     let other = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     let files = ["ca.pem", "crl.pem", "server.pem", "server-key.pem"];
@@ -577,7 +577,7 @@ async fn a_reload_reports_unusable_tls_files_and_keeps_the_previous_certificates
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_expiry_of_each_certificate_is_in_the_metrics_and_in_the_status() {
-    let scene = Scene::start(REQUIRED).await;
+    let scene = ClientTlsScene::start(REQUIRED).await;
     let status: Status = scene.seawall().api("/api/v1/status").await;
     let names: Vec<_> = status
         .certificates
@@ -596,7 +596,7 @@ async fn the_expiry_of_each_certificate_is_in_the_metrics_and_in_the_status() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_authority_and_revocation_list_in_one_file_has_its_own_expiry() {
-    let mut scene = Scene::new();
+    let mut scene = ClientTlsScene::new();
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     scene.write_server("server", &server);
     // The two authorities have the same name and different serial numbers.
@@ -638,7 +638,7 @@ async fn each_authority_and_revocation_list_in_one_file_has_its_own_expiry() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handshakes_use_the_new_certificate_after_its_file_is_replaced_if_reload_watch_is_true() {
-    let scene = Scene::new();
+    let scene = ClientTlsScene::new();
     let [first, second] = [(); 2].map(|()| scene.servers.server(&["localhost"], &ECDSA).unwrap());
     scene.write_server("server", &first);
     let toml = format!("reload.watch = true\n{}", scene.toml(""));
@@ -667,7 +667,7 @@ async fn handshakes_use_the_new_certificate_after_its_file_is_replaced_if_reload
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handshakes_use_new_authorities_and_revocation_lists_if_reload_watch_is_true() {
-    let scene = Scene::new();
+    let scene = ClientTlsScene::new();
     scene.write_list(&[]);
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     scene.write_server("server", &server);

@@ -19,14 +19,14 @@ const LIMIT: Duration = Duration::from_secs(20);
 const MAX_TIME_MS_EXPIRED: i32 = 50;
 
 /// A replica set of one server, and a Seawall in front of it.
-struct Scene {
+struct ConcurrencyScene {
     set: ReplicaSet,
     seawall: Seawall,
     /// The login of all clients; `None` without authentication.
     login: Option<Login>,
 }
 
-impl Scene {
+impl ConcurrencyScene {
     async fn start(limit: u32) -> Self {
         Self::start_with(&format!("pool.concurrency = {limit}")).await
     }
@@ -102,13 +102,13 @@ fn long_read() -> Document {
 
 #[tokio::test]
 async fn a_commit_runs_although_operations_that_wait_for_it_have_reached_the_concurrency_limit() {
-    let hold_all = async |scene: &Scene| scene.concurrency().await.in_progress == 1;
+    let hold_all = async |scene: &ConcurrencyScene| scene.concurrency().await.in_progress == 1;
     commit_among_blocked_updates("pool.concurrency = 1", hold_all).await;
 }
 
 #[tokio::test]
 async fn a_commit_runs_although_operations_that_wait_for_it_hold_all_connections() {
-    let hold_all = async |scene: &Scene| {
+    let hold_all = async |scene: &ConcurrencyScene| {
         let pool = scene.pool().await;
         pool.pending == 0 && pool.in_use + pool.wait_queue == 3
     };
@@ -118,7 +118,7 @@ async fn a_commit_runs_although_operations_that_wait_for_it_hold_all_connections
 
 #[tokio::test]
 async fn a_commit_runs_although_operations_that_wait_for_it_have_reached_the_in_flight_limit() {
-    let hold_all = async |scene: &Scene| scene.seawall.app.operations_in_flight() == 3;
+    let hold_all = async |scene: &ConcurrencyScene| scene.seawall.app.operations_in_flight() == 3;
     let toml = "limits.max_in_flight_operations = 3\n";
     commit_among_blocked_updates(toml, hold_all).await;
 }
@@ -126,8 +126,11 @@ async fn a_commit_runs_although_operations_that_wait_for_it_have_reached_the_in_
 /// Begins a transaction. Three other clients then send updates, which wait until the transaction is
 /// committed. Commits the transaction as soon as `hold_all` returns true, which means that the
 /// waiting updates have reached the limit that this test checks.
-async fn commit_among_blocked_updates(toml: &str, hold_all: impl AsyncFn(&Scene) -> bool) {
-    let scene = Scene::start_with(toml).await;
+async fn commit_among_blocked_updates(
+    toml: &str,
+    hold_all: impl AsyncFn(&ConcurrencyScene) -> bool,
+) {
+    let scene = ConcurrencyScene::start_with(toml).await;
     let mut writer = scene.client().await;
     let lsid = doc! {"id": bson::Uuid::new()};
     let update = doc! {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}]};
@@ -179,7 +182,7 @@ async fn commits_and_kill_cursors_overtake_finds_that_wait_at_an_auto_concurrenc
 /// waits for at least 14 s. A command that waited behind the finds would fail the check.
 async fn pass_waiting_finds(toml: &str, limit: u64) {
     const WAITING: u64 = 60;
-    let scene = Scene::start_on(Options::with_auth(), toml).await;
+    let scene = ConcurrencyScene::start_on(Options::with_auth(), toml).await;
     let mut urgent = urgent_clients(&scene).await;
     let mut finders = Vec::new();
     for _ in 0..limit + WAITING {
@@ -212,7 +215,9 @@ async fn pass_waiting_finds(toml: &str, limit: u64) {
 /// runs these commands without waiting for a slot: later statements, the commit and the abort of a
 /// transaction, `killCursors` and `endSessions`. For the last command, `seawall`, Seawall itself
 /// asks the server for the rights of the user.
-async fn urgent_clients(scene: &Scene) -> Vec<(RawClient, Vec<(&'static str, Document)>)> {
+async fn urgent_clients(
+    scene: &ConcurrencyScene,
+) -> Vec<(RawClient, Vec<(&'static str, Document)>)> {
     let insert = doc! {"insert": "c", "documents": [{}]};
     let mut clients = Vec::new();
     for end in ["commitTransaction", "abortTransaction"] {
@@ -247,7 +252,8 @@ async fn must_succeed(clients: Vec<RawClient>) {
 /// After `fsync` with `lock`, all writes wait until a client sends `fsyncUnlock`.
 #[tokio::test]
 async fn fsync_unlock_runs_although_writes_that_wait_for_it_hold_all_connections() {
-    let scene = Scene::start_with("pool.concurrency = \"off\"\npool.max_pool_size = 3\n").await;
+    let scene =
+        ConcurrencyScene::start_with("pool.concurrency = \"off\"\npool.max_pool_size = 3\n").await;
     let mut operator = scene.client().await;
     operator
         .expect_ok("admin", doc! {"fsync": 1, "lock": true})
@@ -273,7 +279,7 @@ async fn a_long_operation_does_not_block_other_operations() {
     // operations. On a busy machine, the insert at the start of the scene can take a second. The
     // find below then waits for several seconds.
     let toml = "pool.concurrency = 1\npool.wait_queue_timeout_ms = 60000\n";
-    let scene = Scene::start_with(toml).await;
+    let scene = ConcurrencyScene::start_with(toml).await;
     let _long = scene.running(long_read()).await;
     eventually(LIMIT, async || scene.concurrency().await.in_progress == 1)
         .await
@@ -284,7 +290,7 @@ async fn a_long_operation_does_not_block_other_operations() {
 
 #[tokio::test]
 async fn long_operations_become_exempt_from_the_concurrency_limit_so_that_others_can_begin() {
-    let scene = Scene::start(2).await;
+    let scene = ConcurrencyScene::start(2).await;
     let mut reads = Vec::new();
     for _ in 0..6 {
         reads.push(scene.running(long_read()).await);
@@ -312,7 +318,8 @@ async fn long_operations_become_exempt_from_the_concurrency_limit_so_that_others
 async fn operations_that_wait_for_a_connection_are_counted_as_waiting() {
     // Two reads use both pooled connections. Even if these two reads become exempt from the
     // concurrency limit, the other four reads still wait for a connection.
-    let scene = Scene::start_with("pool.concurrency = 2\npool.max_pool_size = 2\n").await;
+    let scene =
+        ConcurrencyScene::start_with("pool.concurrency = 2\npool.max_pool_size = 2\n").await;
     let mut reads = Vec::new();
     for _ in 0..6 {
         reads.push(scene.running(long_read()).await);

@@ -23,13 +23,13 @@ const HELD_REPLY_BYTES: i32 = 64 * 1024;
 const RELAYED: &str = "deployment.mode = \"relay\"\n";
 
 /// A replica set of one member, with Seawall in front of it.
-struct Scene {
+struct CountedScene {
     set: ReplicaSet,
     seawall: Seawall,
     db: String,
 }
 
-impl Scene {
+impl CountedScene {
     async fn start(toml: &str) -> Self {
         Self::start_with(toml, Options::default()).await
     }
@@ -103,7 +103,7 @@ fn session() -> Document {
 #[tokio::test]
 async fn write_errors_are_counted_by_code_for_replies_of_any_size() {
     for (toml, count) in [("", 3), ("", 2000), (RELAYED, 3), (RELAYED, 2000)] {
-        let scene = Scene::start(toml).await;
+        let scene = CountedScene::start(toml).await;
         let mut client = scene.client().await;
         let create = doc! { "create": "c", "validator": { "n": { "$lt": 9 } } };
         assert!(ask(&mut client, &scene.db, create).await.is_ok());
@@ -135,7 +135,7 @@ async fn write_concern_errors_are_counted_by_the_code_in_the_reply_to_the_client
     // In pooled mode, Seawall replaces the server's code 91 by 6. In relay mode, Seawall forwards
     // replies unchanged, so clients get code 91.
     for (toml, reported) in [("", 6), (RELAYED, 91)] {
-        let scene = Scene::start(toml).await;
+        let scene = CountedScene::start(toml).await;
         let mut client = scene.client().await;
         for (id, code) in [(1, 64), (2, 64), (3, 91)] {
             let error = doc! { "writeConcernError": { "code": code, "errmsg": "no" } };
@@ -162,7 +162,7 @@ async fn write_concern_errors_are_counted_by_the_code_in_the_reply_to_the_client
 #[tokio::test]
 async fn errors_that_seawall_creates_or_rewrites_are_counted_by_the_code_that_the_client_gets() {
     let fault = "fault = {command = \"count\", share_percent = 100, error_code = 189}";
-    let scene = Scene::start(fault).await;
+    let scene = CountedScene::start(fault).await;
     let mut client = scene.client().await;
     let insert = doc! { "insert": "c", "documents": [{ "_id": 1 }] };
     let find = doc! { "find": "c" };
@@ -203,14 +203,14 @@ async fn errors_that_seawall_creates_or_rewrites_are_counted_by_the_code_that_th
 
 #[tokio::test]
 async fn operations_that_seawall_refuses_are_counted_by_error_code() {
-    let scene = Scene::start("deployment.server_selection_timeout_ms = 300").await;
+    let scene = CountedScene::start("deployment.server_selection_timeout_ms = 300").await;
     let mut client = scene.client().await;
     let find = doc! { "find": "c", "$readPreference": { "mode": "secondary" } };
     assert_eq!(ask(&mut client, &scene.db, find).await.code(), Some(133));
     let row = scene.row("find", 1).await;
     assert_eq!(row.error_codes, counts(&[("133", 1)]), "{row:?}");
     for toml in ["", RELAYED] {
-        let scene = Scene::start_with(toml, Options::with_auth()).await;
+        let scene = CountedScene::start_with(toml, Options::with_auth()).await;
         let mut client = scene.client().await;
         let user = doc! { "createUser": "mallory", "pwd": "x", "roles": [] };
         assert_eq!(ask(&mut client, &scene.db, user).await.code(), Some(13));
@@ -256,7 +256,7 @@ fn commands() -> Vec<(Document, u64)> {
 #[tokio::test]
 async fn documents_are_counted_for_several_commands_and_for_small_and_large_replies() {
     for toml in ["", RELAYED] {
-        let scene = Scene::start(toml).await;
+        let scene = CountedScene::start(toml).await;
         let pattern = bson::Regex {
             pattern: bson::raw::CString::try_from("^a").unwrap(),
             options: bson::raw::CString::try_from("i").unwrap(),
@@ -297,7 +297,7 @@ async fn documents_are_counted_for_several_commands_and_for_small_and_large_repl
 #[tokio::test]
 async fn write_statements_in_bodies_and_document_sequences_are_counted_by_query_shape() {
     for toml in ["", RELAYED] {
-        let scene = Scene::start(toml).await;
+        let scene = CountedScene::start(toml).await;
         let mut client = scene.client().await;
         let pad = "y".repeat(500);
         let statement = |name: &str, n: usize| match name {
@@ -359,7 +359,7 @@ async fn write_statements_in_bodies_and_document_sequences_are_counted_by_query_
 /// Seawall lets the server reply to an unacknowledged write, and does not forward the reply.
 #[tokio::test]
 async fn documents_and_errors_of_unacknowledged_writes_are_counted_from_a_discarded_reply() {
-    let scene = Scene::start("").await;
+    let scene = CountedScene::start("").await;
     let mut client = scene.client().await;
     let unacknowledged = |command: Document| OpMsg::new(command).flags(MORE_TO_COME);
     let db = &scene.db;
@@ -385,7 +385,7 @@ async fn documents_and_errors_of_unacknowledged_writes_are_counted_from_a_discar
 #[tokio::test]
 async fn a_repeated_commit_or_abort_counts_as_a_retry() {
     for toml in ["", RELAYED] {
-        let scene = Scene::start(toml).await;
+        let scene = CountedScene::start(toml).await;
         let mut client = scene.client().await;
         let create = doc! { "create": "c" };
         assert!(ask(&mut client, &scene.db, create).await.is_ok());
@@ -439,7 +439,7 @@ async fn relayed_operations_are_counted_per_server_and_logged_with_their_client_
     let file = scratch.path().join("slow.json");
     let toml =
         format!("{RELAYED}[slow_log]\nthreshold_ms = 0\nmax_lines_per_second = 0\nfile = {file:?}");
-    let scene = Scene::start_with(&toml, Options::with_auth()).await;
+    let scene = CountedScene::start_with(&toml, Options::with_auth()).await;
     let mut client = scene.client().await;
     let metadata = doc! {
         "application": { "name": "counter" }, "driver": { "name": "raw", "version": "1" }, "os": { "type": "any" },

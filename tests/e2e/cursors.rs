@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// the test.
 const SETTINGS: &str = "deployment.server_selection_timeout_ms = 600000\nlimits.max_cursors = 1\n";
 
-struct Scene {
+struct CursorScene {
     server: Standalone,
     seawall: Seawall,
     client: RawClient,
@@ -27,7 +27,7 @@ struct Scene {
     cursor: i64,
 }
 
-impl Scene {
+impl CursorScene {
     async fn start() -> Self {
         let server = Standalone::start(Options::default()).await.unwrap();
         let seawall = Seawall::start_configured(&server.uri(), SETTINGS).await;
@@ -66,7 +66,7 @@ async fn open_cursor(client: &mut RawClient) -> i64 {
 /// late reply would delay this error.
 #[tokio::test]
 async fn kill_cursors_does_not_wait_long_for_a_server_that_has_failed() {
-    let mut scene = Scene::start().await;
+    let mut scene = CursorScene::start().await;
     scene.server.mongod().kill().await.unwrap();
     let is_paused = || async {
         let pools: Pools = scene.seawall.api("/api/v1/pools").await;
@@ -82,7 +82,7 @@ async fn kill_cursors_does_not_wait_long_for_a_server_that_has_failed() {
 
 #[tokio::test]
 async fn a_cursor_that_a_server_did_not_find_no_longer_counts_towards_max_cursors() {
-    let mut scene = Scene::start().await;
+    let mut scene = CursorScene::start().await;
     let mut direct = scene.server.raw_client().await.unwrap();
     let kill = doc! {"killCursors": "things", "cursors": [scene.cursor]};
     assert!(direct.command("test", kill).await.unwrap().is_ok());

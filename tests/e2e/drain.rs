@@ -56,15 +56,15 @@ async fn is_ready(process: &Process) -> bool {
 }
 
 /// Eight tasks that run retryable reads and writes through one client of the official driver until
-/// [`Load::end`] is called.
-struct Load {
+/// [`RetryableLoad::end`] is called.
+struct RetryableLoad {
     client: Client,
     done: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,
     workers: JoinSet<Vec<String>>,
 }
 
-impl Load {
+impl RetryableLoad {
     async fn begin(addresses: &[&str]) -> Self {
         let uri = format!(
             "mongodb://{ROOT}:{ROOT_PASSWORD}@{}/?heartbeatFrequencyMS=500",
@@ -135,7 +135,7 @@ async fn no_operation_fails_in_a_rolling_restart_under_load() {
     let addresses = processes
         .each_ref()
         .map(|process| process.address().to_owned());
-    let load = Load::begin(&addresses.each_ref().map(String::as_str)).await;
+    let load = RetryableLoad::begin(&addresses.each_ref().map(String::as_str)).await;
     load.wait_for_progress().await;
     for process in &mut processes {
         let address = process.address().to_owned();

@@ -35,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 type RowKey = (String, String);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Profiled {
+struct ProfiledTotals {
     count: u64,
     milliseconds: i64,
 }
@@ -278,13 +278,13 @@ fn command_of(entry: &Document) -> &str {
     }
 }
 
-fn add(sums: &mut Profiled, entry: &Document) {
+fn add(sums: &mut ProfiledTotals, entry: &Document) {
     sums.count += 1;
     sums.milliseconds += i64::from(entry.get_i32("millis").unwrap());
 }
 
-async fn profiled(db: &Database) -> BTreeMap<RowKey, Profiled> {
-    let mut sums: BTreeMap<RowKey, Profiled> = BTreeMap::new();
+async fn profiled(db: &Database) -> BTreeMap<RowKey, ProfiledTotals> {
+    let mut sums: BTreeMap<RowKey, ProfiledTotals> = BTreeMap::new();
     for entry in entries(db).await {
         let key = (
             collection_of(&entry).to_owned(),
@@ -298,8 +298,8 @@ async fn profiled(db: &Database) -> BTreeMap<RowKey, Profiled> {
 /// The profiler's counts and times, summed by shape (the command with each value replaced by `?`).
 /// The sums do not include `getMore`, because Seawall counts it with the command that opened the
 /// cursor.
-async fn profiled_shapes(db: &Database) -> BTreeMap<String, Profiled> {
-    let mut sums: BTreeMap<String, Profiled> = BTreeMap::new();
+async fn profiled_shapes(db: &Database) -> BTreeMap<String, ProfiledTotals> {
+    let mut sums: BTreeMap<String, ProfiledTotals> = BTreeMap::new();
     for entry in entries(db).await {
         let statement = entry.get_document("command").unwrap().clone();
         let collection = collection_of(&entry);
@@ -320,14 +320,14 @@ async fn profiled_shapes(db: &Database) -> BTreeMap<String, Profiled> {
     sums
 }
 
-fn count_of(sums: &BTreeMap<RowKey, Profiled>) -> u64 {
+fn count_of(sums: &BTreeMap<RowKey, ProfiledTotals>) -> u64 {
     sums.values().map(|sums| sums.count).sum()
 }
 
 /// Compares Seawall with the profiler for each shape (the command with each value replaced by `?`).
 /// Seawall must have the same count as the profiler, and a server time that is at least the
 /// profiler's time.
-fn check_server_times(own: &[Shape], profiled: &BTreeMap<String, Profiled>) {
+fn check_server_times(own: &[Shape], profiled: &BTreeMap<String, ProfiledTotals>) {
     let own: BTreeMap<_, _> = own.iter().map(|shape| (shape.id.clone(), shape)).collect();
     assert!(own.keys().eq(profiled.keys()), "{own:?} {profiled:?}");
     assert!(
@@ -356,7 +356,7 @@ fn check_server_times(own: &[Shape], profiled: &BTreeMap<String, Profiled>) {
 /// Checks that the phases of operations (such as waiting for a connection, or for the server) add
 /// up to the total time of the operations. Also checks that this total time is at most the time for
 /// which clients waited.
-fn check_times(own: &[Shape], profiled: &BTreeMap<RowKey, Profiled>, waited: Duration) {
+fn check_times(own: &[Shape], profiled: &BTreeMap<RowKey, ProfiledTotals>, waited: Duration) {
     let mut all_ms = 0.0;
     for shape in own {
         let total = shape.total_time_ms;

@@ -28,14 +28,14 @@ fn clients() -> usize {
     count.map_or(CLIENTS, |count| count.parse().unwrap())
 }
 
-struct Scene {
+struct DisconnectScene {
     root: Client,
     server: Standalone,
     seawall: Seawall,
     login: Login,
 }
 
-impl Scene {
+impl DisconnectScene {
     async fn start(max_pool_size: usize) -> Self {
         let server = Standalone::start(Options::with_auth()).await.unwrap();
         let root = server.client().unwrap();
@@ -141,7 +141,7 @@ fn count(n: usize) -> f64 {
 #[tokio::test]
 async fn reads_of_disconnected_clients_end_and_their_server_connections_are_kept() {
     let clients = clients();
-    let scene = Scene::start(clients).await;
+    let scene = DisconnectScene::start(clients).await;
     let reading = scene.reading(clients).await;
     let all_run = async || scene.running().await == clients;
     eventually(LIMIT, all_run).await.unwrap();
@@ -222,7 +222,7 @@ async fn the_read_of_a_disconnected_client_ends_on_a_secondary_too() {
 /// `killOp` commands on it too.
 #[tokio::test]
 async fn seawall_kills_several_reads_of_disconnected_clients_with_one_extra_server_login() {
-    let scene = Scene::start(1).await;
+    let scene = DisconnectScene::start(1).await;
     for _ in 0..4 {
         scene.read_and_leave().await;
     }
@@ -233,7 +233,7 @@ async fn seawall_kills_several_reads_of_disconnected_clients_with_one_extra_serv
 
 #[tokio::test]
 async fn reads_of_disconnected_clients_still_end_after_a_server_restart() {
-    let mut scene = Scene::start(1).await;
+    let mut scene = DisconnectScene::start(1).await;
     for _ in 0..2 {
         scene.read_and_leave().await;
         scene.server.mongod_mut().restart().await.unwrap();
@@ -244,7 +244,7 @@ async fn reads_of_disconnected_clients_still_end_after_a_server_restart() {
 /// The flag `moreToCome` says that the client wants no reply.
 #[tokio::test]
 async fn a_read_with_the_flag_more_to_come_ends_when_its_client_disconnects() {
-    let scene = Scene::start(1).await;
+    let scene = DisconnectScene::start(1).await;
     let mut client = scene.client().await;
     let read = long_read().flags(MORE_TO_COME);
     client.send(&read).await.unwrap();
@@ -260,7 +260,7 @@ async fn a_read_with_the_flag_more_to_come_ends_when_its_client_disconnects() {
 #[tokio::test]
 async fn waiting_operations_of_disconnected_clients_leave_the_queue() {
     let (pooled, more) = (clients() / 5, clients() * 4 / 5);
-    let scene = Scene::start(pooled).await;
+    let scene = DisconnectScene::start(pooled).await;
     let reading = scene.reading(pooled).await;
     let all_run = async || scene.running().await == pooled;
     eventually(LIMIT, all_run).await.unwrap();
@@ -288,7 +288,7 @@ async fn waiting_operations_of_disconnected_clients_leave_the_queue() {
 
 #[tokio::test]
 async fn a_write_of_a_disconnected_client_completes() {
-    let scene = Scene::start(5).await;
+    let scene = DisconnectScene::start(5).await;
     let mut client = scene.client().await;
     let slow = doc! {"q": {"$where": "sleep(5000) || true"}, "u": {"$set": {"done": true}}};
     let update = doc! {"update": "things", "updates": [slow], "$db": "gone"};
@@ -315,7 +315,7 @@ async fn a_write_of_a_disconnected_client_completes() {
 /// Seawall does not notice during this wait that the client disconnects.
 #[tokio::test]
 async fn a_long_insert_that_waits_when_its_client_disconnects_closes_no_server_connection() {
-    let scene = Scene::start(1).await;
+    let scene = DisconnectScene::start(1).await;
     let reading = scene.reading(1).await;
     eventually(LIMIT, async || scene.running().await == 1)
         .await

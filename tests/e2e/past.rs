@@ -23,12 +23,12 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 /// An instance of Seawall, and a user with rights on one database. The database has the same name
 /// as the user.
-struct Scene {
+struct ReportScene {
     user: NewUser,
     seawall: Seawall,
 }
 
-impl Scene {
+impl ReportScene {
     async fn start(toml: &str) -> Self {
         let server = shared_standalone().await.unwrap();
         let name = unique_name("past");
@@ -94,7 +94,7 @@ fn operations(steps: &[TimelineStep]) -> u64 {
 
 #[tokio::test]
 async fn shapes_timelines_and_reports_of_a_time_range_have_the_same_counts() {
-    let scene = Scene::start("").await;
+    let scene = ReportScene::start("").await;
     scene.finds(120).await;
     // The API reports the operations of a second only after that second has ended.
     let is_reported = async || scene.counted("?since=10m").await == 120;
@@ -145,7 +145,7 @@ fn in_heat_map(heatmap: &Heatmap) -> u64 {
 
 #[tokio::test]
 async fn a_heat_map_of_the_last_minute_has_all_its_operations_and_the_gauges_have_values() {
-    let scene = Scene::start("").await;
+    let scene = ReportScene::start("").await;
     scene.finds(120).await;
     let is_reported = async || scene.counted("?since=10m").await == 120;
     eventually(LIMIT, is_reported).await.unwrap();
@@ -200,7 +200,8 @@ async fn a_heat_map_of_the_last_minute_has_all_its_operations_and_the_gauges_hav
 
 #[tokio::test]
 async fn slow_operations_are_listed_with_their_client_but_without_the_values_in_their_filter() {
-    let scene = Scene::start("slow_log.threshold_ms = 0\nslow_log.file = \"/dev/null\"\n").await;
+    let scene =
+        ReportScene::start("slow_log.threshold_ms = 0\nslow_log.file = \"/dev/null\"\n").await;
     let address = scene.seawall.address().parse().unwrap();
     let mut client = RawClient::connect(address).await.unwrap();
     let metadata = doc! {
@@ -252,7 +253,7 @@ async fn annotations_of_deploys_and_reloads_are_kept_after_a_restart() {
     let scratch = Scratch::create().unwrap();
     let directory = scratch.path().join("kept");
     let toml = format!("history.directory = {directory:?}\n");
-    let mut scene = Scene::start(&toml).await;
+    let mut scene = ReportScene::start(&toml).await;
     let path = "/api/v1/annotations";
     let (status, _) = scene.seawall.post(path, r#"{"text": "shop v1.2"}"#).await;
     assert_eq!(status, 201);
@@ -265,7 +266,7 @@ async fn annotations_of_deploys_and_reloads_are_kept_after_a_restart() {
     scene.seawall.app.drain(std::future::ready(())).await;
     let server = shared_standalone().await.unwrap();
     drop(scene.seawall);
-    scene.seawall = Scene::seawall(&server.uri(), &toml).await;
+    scene.seawall = ReportScene::seawall(&server.uri(), &toml).await;
     let kept: Annotations = scene.seawall.api("/api/v1/annotations?since=10m").await;
     let kept: Vec<_> = kept
         .annotations
@@ -281,7 +282,7 @@ async fn annotations_of_deploys_and_reloads_are_kept_after_a_restart() {
 
 #[tokio::test]
 async fn a_timeline_can_be_requested_for_one_namespace() {
-    let scene = Scene::start("").await;
+    let scene = ReportScene::start("").await;
     scene.finds(30).await;
     let mut client = scene.client().await;
     let db = &scene.user.name;
@@ -309,7 +310,7 @@ async fn a_timeline_can_be_requested_for_one_namespace() {
 
 #[tokio::test]
 async fn query_shapes_beyond_the_requested_limit_are_summed_in_the_field_other() {
-    let scene = Scene::start("").await;
+    let scene = ReportScene::start("").await;
     scene.finds(9).await;
     for since in ["", "&since=10m"] {
         let path = format!("/api/v1/shapes?limit=0{since}");
@@ -339,7 +340,7 @@ async fn query_shapes_beyond_the_requested_limit_are_summed_in_the_field_other()
 
 #[tokio::test]
 async fn the_api_has_a_time_to_first_byte_for_each_server_and_the_same_latencies_as_the_report() {
-    let scene = Scene::start("").await;
+    let scene = ReportScene::start("").await;
     scene.finds(50).await;
     let both = async || {
         let all: Servers = scene.seawall.api("/api/v1/servers").await;
@@ -358,7 +359,7 @@ async fn the_api_has_a_time_to_first_byte_for_each_server_and_the_same_latencies
 
 #[tokio::test]
 async fn a_comparison_with_yesterday_reports_that_there_is_no_data_for_yesterday() {
-    let scene = Scene::start("").await;
+    let scene = ReportScene::start("").await;
     scene.finds(40).await;
     let changes: Changes = scene.seawall.api("/api/v1/changes?against=yesterday").await;
     assert_eq!(changes.incomparable(), Some("no data for the baseline"));
@@ -390,7 +391,7 @@ async fn a_comparison_with_yesterday_reports_that_there_is_no_data_for_yesterday
 
 #[tokio::test]
 async fn requests_for_past_data_return_404_if_the_history_is_disabled() {
-    let scene = Scene::start("history.enabled = false").await;
+    let scene = ReportScene::start("history.enabled = false").await;
     scene.finds(5).await;
     let past = [
         "timeline",
@@ -415,16 +416,16 @@ async fn reports_include_the_operations_before_a_restart() {
     let scratch = Scratch::create().unwrap();
     let directory = scratch.path().join("kept");
     let toml = format!("history.directory = {directory:?}");
-    let mut scene = Scene::start(&toml).await;
+    let mut scene = ReportScene::start(&toml).await;
     scene.finds(30).await;
-    let reported = async |scene: &Scene| scene.counted("?since=10m").await;
+    let reported = async |scene: &ReportScene| scene.counted("?since=10m").await;
     eventually(LIMIT, async || reported(&scene).await == 30)
         .await
         .unwrap();
     scene.seawall.app.drain(std::future::ready(())).await;
     let server = shared_standalone().await.unwrap();
     drop(scene.seawall);
-    scene.seawall = Scene::seawall(&server.uri(), &toml).await;
+    scene.seawall = ReportScene::seawall(&server.uri(), &toml).await;
     assert_eq!(reported(&scene).await, 30);
     // After the restart, Seawall has no shapes in memory. So the times at which the shape was first
     // and last seen come from the history on disk.
@@ -441,7 +442,7 @@ async fn reports_include_the_operations_before_a_restart() {
 
 #[tokio::test]
 async fn error_codes_failed_writes_and_retries_are_counted() {
-    let scene = Scene::start("").await;
+    let scene = ReportScene::start("").await;
     let mut client = scene.client().await;
     let db = &scene.user.name;
     let mut send = async |command: Document| client.command(db, command).await.unwrap();
@@ -495,7 +496,7 @@ async fn slow_log_threshold_0_logs_all_operations_and_redact_false_adds_their_va
         let toml = format!(
             "[slow_log]\nthreshold_ms = 0\nmax_lines_per_second = 0\nredact = {redact}\nfile = {file:?}"
         );
-        let scene = Scene::start(&toml).await;
+        let scene = ReportScene::start(&toml).await;
         scene.finds(20).await;
         let own = || {
             let mut lines = lines_of(&file);
@@ -534,7 +535,7 @@ async fn slow_log_shows_document_sequences_but_no_values_of_user_management_or_u
     let toml = format!(
         "[slow_log]\nthreshold_ms = 0\nmax_lines_per_second = 0\nredact = false\nfile = {file:?}"
     );
-    let scene = Scene::start(&toml).await;
+    let scene = ReportScene::start(&toml).await;
     let db = &scene.user.name;
     let mut client = scene.client().await;
     let insert = doc! { "insert": "things", "ordered": true, "$db": db };
@@ -607,7 +608,7 @@ async fn the_slow_log_has_the_count_of_all_operations_over_its_line_limit_when_t
 
 #[tokio::test]
 async fn the_subcommands_top_and_report_show_the_operations_of_a_running_proxy() {
-    let scene = Scene::start("").await;
+    let scene = ReportScene::start("").await;
     scene.finds(40).await;
     let is_reported = async || scene.counted("?since=1m").await == 40;
     eventually(LIMIT, is_reported).await.unwrap();
@@ -644,7 +645,7 @@ async fn the_subcommands_top_and_report_show_the_operations_of_a_running_proxy()
 
 #[tokio::test]
 async fn a_query_shape_reports_how_many_cursors_were_exhausted_and_how_long_they_were_open() {
-    let scene = Scene::start("").await;
+    let scene = ReportScene::start("").await;
     let mut client = scene.client().await;
     let db = &scene.user.name;
     let documents: Vec<_> = (0..25).map(|n| doc! { "_id": n }).collect();

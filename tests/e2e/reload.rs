@@ -600,13 +600,13 @@ async fn neither_the_log_level_nor_the_variable_seawall_log_turns_the_audit_log_
 }
 
 /// A text that the reported problems must contain, and a function that breaks the configuration.
-type Breaking = (&'static str, fn(&Served));
+type BreakingChange = (&'static str, fn(&Served));
 
 #[tokio::test]
 async fn a_reload_of_a_broken_configuration_changes_nothing_and_reports_every_problem() {
     let served = Served::start("pool.max_pool_size = 7\n").await;
     let mut client = logged_in(served.process.address()).await;
-    let cases: [Breaking; 4] = [
+    let cases: [BreakingChange; 4] = [
         ("pool.max_connecting", |served| {
             served.write("pool.max_pool_size = 0\npool.max_connecting = 0\n");
         }),

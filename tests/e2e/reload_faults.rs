@@ -147,13 +147,13 @@ async fn with_reload_watch_a_replaced_symbolic_link_of_a_mounted_folder_causes_a
 }
 
 /// Clients that write and read documents without retries, until they are stopped.
-struct Load {
+struct UnretriedLoad {
     clients: JoinSet<()>,
     operations: Arc<AtomicUsize>,
     is_stopped: Arc<AtomicBool>,
 }
 
-impl Load {
+impl UnretriedLoad {
     async fn start(address: &str) -> Self {
         let uri = format!(
             "mongodb://{ROOT}:{ROOT_PASSWORD}@{address}/?retryWrites=false&retryReads=false"
@@ -203,8 +203,8 @@ fn user(name: &str, password: &str) -> String {
     format!("[[auth.users]]\nname = {name:?}\npassword = {password:?}\n")
 }
 
-/// A valid configuration with two users: the root user, as whom [`Load`] logs in, and the user
-/// `other`.
+/// A valid configuration with two users: the root user, as whom [`UnretriedLoad`] logs in, and the
+/// user `other`.
 fn running(other: &str) -> String {
     let users = user(ROOT, ROOT_PASSWORD) + &user(other, "password");
     format!("pool.max_pool_size = 7\n{users}")
@@ -260,7 +260,7 @@ const BREAKINGS: [Breaking; 5] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_of_a_broken_configuration_under_load_changes_nothing_and_no_operation_fails() {
     let served = Served::start(&running("first")).await;
-    let load = Load::start(served.process.address()).await;
+    let load = UnretriedLoad::start(served.process.address()).await;
     let configuration = async || -> Configuration {
         let asked = served.admin().ask("/api/v1/config").await;
         asked.unwrap()

@@ -45,26 +45,26 @@ const DOCUMENTS: i32 = 5_000;
 const PACE: Pace = Pace::Rate(240.0);
 
 /// A proxy that records the traffic between clients and a server as a capture.
-struct Recorder {
+struct CapturingProxy {
     address: SocketAddr,
-    recording: Arc<Mutex<Recording>>,
+    recording: Arc<Mutex<WrittenCapture>>,
     server: JoinHandle<()>,
 }
 
-struct Recording {
+struct WrittenCapture {
     writer: Writer<Vec<u8>>,
     began: Instant,
     operations: u64,
     clients: u64,
 }
 
-impl Drop for Recorder {
+impl Drop for CapturingProxy {
     fn drop(&mut self) {
         self.server.abort();
     }
 }
 
-impl Recorder {
+impl CapturingProxy {
     async fn start(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -79,7 +79,7 @@ impl Recorder {
             }],
             ..Header::default()
         };
-        let recording = Arc::new(Mutex::new(Recording {
+        let recording = Arc::new(Mutex::new(WrittenCapture {
             writer: Writer::new(Vec::new(), header).unwrap(),
             began: Instant::now(),
             operations: 0,
@@ -120,7 +120,7 @@ impl Recorder {
     }
 }
 
-impl Recording {
+impl WrittenCapture {
     fn at_us(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_micros()).unwrap()
     }
@@ -160,7 +160,7 @@ impl Recording {
     }
 }
 
-async fn relay(client: TcpStream, server: TcpStream, recording: Arc<Mutex<Recording>>) {
+async fn relay(client: TcpStream, server: TcpStream, recording: Arc<Mutex<WrittenCapture>>) {
     let number = {
         let mut recording = recording.lock();
         recording.clients += 1;
@@ -345,10 +345,10 @@ async fn transaction(client: &Client, base: i32) {
     }
 }
 
-type PerShape = BTreeMap<String, (u64, u64, u64, Option<String>)>;
+type ResultsPerShape = BTreeMap<String, (u64, u64, u64, Option<String>)>;
 
 /// For each shape: the number of its commands, documents and errors, and the digest of its results.
-fn per_shape(report: &Report) -> PerShape {
+fn per_shape(report: &Report) -> ResultsPerShape {
     let shapes = report.shapes.iter().map(|shape| {
         let name = format!(
             "{} {}.{} {}",
@@ -375,7 +375,7 @@ async fn a_replay_in_strict_order_and_the_captured_traffic_give_the_same_results
     let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
     let scratch = Scratch::create().unwrap();
     let file = scratch.join("capture");
-    let recorder = Recorder::start(source.address).await;
+    let recorder = CapturingProxy::start(source.address).await;
     let mut applications = JoinSet::new();
     for number in 0..3 {
         applications.spawn(mixed(recorder.client().await, 10_000 * (number + 1)));
@@ -406,7 +406,7 @@ async fn a_replay_in_strict_order_and_the_captured_traffic_give_the_same_results
 }
 
 /// Watches a change stream until it has returned the events of 30 inserts by another client.
-async fn watched(recorder: &Recorder) {
+async fn watched(recorder: &CapturingProxy) {
     let (watcher, writer) = (recorder.client().await, recorder.client().await);
     let mut events = things(&watcher).watch().await.unwrap();
     let inserts = async {
@@ -428,7 +428,7 @@ async fn change_streams_are_compared_by_their_events() {
     let (source, target) = tokio::join!(Prepared::start(), Prepared::start());
     let scratch = Scratch::create().unwrap();
     let file = scratch.join("capture");
-    let recorder = Recorder::start(source.address).await;
+    let recorder = CapturingProxy::start(source.address).await;
     watched(&recorder).await;
     recorder.finish(&file);
     let captured = captured_results(Source::open(&file).unwrap(), &choice(true), true);
@@ -469,7 +469,7 @@ pub(super) async fn reads(client: Client) {
 }
 
 async fn captured_reads(source: &Prepared, file: PathBuf) -> PathBuf {
-    let recorder = Recorder::start(source.address).await;
+    let recorder = CapturingProxy::start(source.address).await;
     reads(recorder.client().await).await;
     recorder.finish(&file);
     file

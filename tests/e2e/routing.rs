@@ -30,13 +30,13 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// A database of one test, in a set whose members profile operations. Member 0 is the primary. Each
 /// member has a different tag `n`. Members 0 and 1 have the same tag `dc`.
-struct Profiled {
+struct ProfiledDatabase {
     set: Arc<ReplicaSet>,
     members: Vec<Client>,
     db: String,
 }
 
-impl Profiled {
+impl ProfiledDatabase {
     /// Starts a new replica set. The test may stop its members.
     async fn alone() -> Self {
         Self::in_set(Arc::new(start_set().await)).await
@@ -204,7 +204,7 @@ async fn topology(seawall: &Seawall) -> Topology {
 
 #[tokio::test]
 async fn each_read_preference_uses_the_members_that_the_server_selection_specification_allows() {
-    let profiled = Profiled::shared().await;
+    let profiled = ProfiledDatabase::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let members = async || {
         let topology = topology(&seawall).await;
@@ -258,7 +258,7 @@ async fn each_read_preference_uses_the_members_that_the_server_selection_specifi
 
 #[tokio::test]
 async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
-    let profiled = Profiled::shared().await;
+    let profiled = ProfiledDatabase::shared().await;
     let (seawall, client) = in_front_of(&profiled.set, "").await;
     let mut raw = logged_in(&seawall).await;
     let secondary = doc! {"mode": "secondary"};
@@ -299,7 +299,7 @@ async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
 
 #[tokio::test]
 async fn seawall_serves_only_reads_that_allow_a_secondary_while_the_set_has_no_primary() {
-    let profiled = Profiled::alone().await;
+    let profiled = ProfiledDatabase::alone().await;
     let more =
         "deployment.server_selection_timeout_ms = 1000\ndeployment.heartbeat_frequency_ms = 500";
     let (seawall, client) = in_front_of(&profiled.set, more).await;
@@ -335,7 +335,7 @@ async fn seawall_serves_only_reads_that_allow_a_secondary_while_the_set_has_no_p
 
 #[tokio::test]
 async fn a_secondary_whose_staleness_exceeds_max_staleness_seconds_gets_no_reads() {
-    let profiled = Profiled::alone().await;
+    let profiled = ProfiledDatabase::alone().await;
     let stop = |mode: &str| doc! {"configureFailPoint": "rsSyncApplyStop", "mode": mode};
     let lagging = profiled.members[2].database("admin");
     lagging.run_command(stop("alwaysOn")).await.unwrap();
@@ -391,7 +391,7 @@ async fn a_secondary_whose_staleness_exceeds_max_staleness_seconds_gets_no_reads
 
 #[tokio::test]
 async fn an_invalid_read_preference_gets_the_same_error_from_seawall_as_from_a_server() {
-    let profiled = Profiled::shared().await;
+    let profiled = ProfiledDatabase::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let mut through = logged_in(&seawall).await;
     let mut direct = profiled
@@ -429,7 +429,7 @@ async fn an_invalid_read_preference_gets_the_same_error_from_seawall_as_from_a_s
 
 #[tokio::test]
 async fn any_connection_of_a_user_can_continue_and_kill_a_cursor_on_the_member_that_opened_it() {
-    let profiled = Profiled::shared().await;
+    let profiled = ProfiledDatabase::shared().await;
     let (seawall, _client) = in_front_of(&profiled.set, "").await;
     let mut opening = logged_in(&seawall).await;
     let mut others = [logged_in(&seawall).await, logged_in(&seawall).await];

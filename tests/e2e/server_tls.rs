@@ -39,12 +39,12 @@ const NOT_CONNECTED: &str = "could not connect to a server";
 const NOT_RELOADED: &str = "could not reload the configuration";
 
 /// A mongod that requires TLS, and a directory with Seawall's TLS files. Tests change these files.
-struct Scene {
+struct ServerTlsScene {
     scratch: Scratch,
     server: Standalone,
 }
 
-impl Scene {
+impl ServerTlsScene {
     async fn new() -> Self {
         Self::with(mongod::Options::with_auth()).await
     }
@@ -182,7 +182,7 @@ async fn clears(seawall: &Seawall) -> f64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_with_a_new_client_certificate_replaces_server_connections_without_errors() {
-    let scene = Scene::with(server_log::detailed()).await;
+    let scene = ServerTlsScene::with(server_log::detailed()).await;
     let seawall = scene.start("127.0.0.1", FILES).await;
     let mut client = logged_in(&seawall).await.unwrap();
     let subject = server_log::presented_subject(&scene.server, &mut client, "before").await;
@@ -213,7 +213,7 @@ async fn a_reload_with_a_new_client_certificate_replaces_server_connections_with
 /// Replaces a TLS file while a client runs finds all the time. So a connection may be in use when
 /// Seawall replaces the connection. Either the connection string (with `options`) or the
 /// configuration (`toml`) names the file.
-async fn replace_under_load(scene: &Scene, options: &str, toml: &str, file: &str) {
+async fn replace_under_load(scene: &ServerTlsScene, options: &str, toml: &str, file: &str) {
     let identity = scene.authority().client("seawall", YEAR).unwrap();
     let foreign = Authority::generate("foreign").unwrap();
     let content = match file {
@@ -251,7 +251,7 @@ async fn replace_under_load(scene: &Scene, options: &str, toml: &str, file: &str
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_reload_watch_a_changed_tls_file_causes_new_server_connections_but_no_failed_find() {
     for file in ["client.pem", "ca.pem"] {
-        let scenes = [Scene::new().await, Scene::new().await];
+        let scenes = [ServerTlsScene::new().await, ServerTlsScene::new().await];
         tokio::join!(
             replace_under_load(&scenes[0], TLS, FILES, file),
             // Here the connection string names the files, so the settings contain only the paths.
@@ -260,12 +260,12 @@ async fn with_reload_watch_a_changed_tls_file_causes_new_server_connections_but_
         );
     }
     // A connection string cannot name a revocation list.
-    replace_under_load(&Scene::new().await, TLS, FILES, "crl.pem").await;
+    replace_under_load(&ServerTlsScene::new().await, TLS, FILES, "crl.pem").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_refuses_tls_files_that_no_server_accepts_and_keeps_the_previous_files() {
-    let scene = Scene::new().await;
+    let scene = ServerTlsScene::new().await;
     let seawall = scene.start("127.0.0.1", FILES).await;
     let mut client = logged_in(&seawall).await.unwrap();
     let toml = scene.toml(FILES);
@@ -293,7 +293,7 @@ async fn a_reload_refuses_tls_files_that_no_server_accepts_and_keeps_the_previou
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_with_a_revoked_certificate_is_not_used() {
     for mode in ["pooled", "relay"] {
-        let scene = Scene::new().await;
+        let scene = ServerTlsScene::new().await;
         let toml = format!("deployment.mode = {mode:?}\n{FILES}");
         scene.write_list(&[scene.certificates().server()]);
         let seawall = scene.start("127.0.0.1", &toml).await;
@@ -324,7 +324,7 @@ async fn received_logins(administrator: &impl RunCommand) -> i64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_service_account_does_not_log_in_at_a_server_with_a_revoked_certificate() {
-    let scene = Scene::new().await;
+    let scene = ServerTlsScene::new().await;
     let administrator = scene.server.administrator().await.unwrap();
     let account = NewUser::new("admin", "service", "secret").role("root", "admin");
     create_user(&administrator, &account).await.unwrap();
@@ -350,7 +350,7 @@ async fn the_service_account_does_not_log_in_at_a_server_with_a_revoked_certific
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_account_can_log_in_with_its_certificate() {
-    let scene = Scene::new().await;
+    let scene = ServerTlsScene::new().await;
     let administrator = scene.server.administrator().await.unwrap();
     let command = doc! {
         "createUser": "CN=seawall", "roles": [{ "role": "root", "db": "admin" }],
@@ -370,18 +370,18 @@ async fn a_service_account_can_log_in_with_its_certificate() {
 /// follow the TLS handshake.
 struct Presenter {
     port: u16,
-    outcomes: Arc<Mutex<Vec<Outcome>>>,
+    outcomes: Arc<Mutex<Vec<HandshakeOutcome>>>,
 }
 
 /// The first bytes that followed a TLS handshake, or the error of the handshake.
-type Outcome = Result<Vec<u8>, String>;
+type HandshakeOutcome = Result<Vec<u8>, String>;
 
 impl Presenter {
     async fn start(identity: &Identity) -> Self {
         let acceptor = TlsAcceptor::from(identity.server_config().unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let outcomes: Arc<Mutex<Vec<Outcome>>> = Arc::default();
+        let outcomes: Arc<Mutex<Vec<HandshakeOutcome>>> = Arc::default();
         let recorded = Arc::clone(&outcomes);
         tokio::spawn(async move {
             loop {
@@ -396,7 +396,7 @@ impl Presenter {
         Self { port, outcomes }
     }
 
-    async fn first_bytes(acceptor: TlsAcceptor, stream: TcpStream) -> Outcome {
+    async fn first_bytes(acceptor: TlsAcceptor, stream: TcpStream) -> HandshakeOutcome {
         let accepted = acceptor.accept(stream).await;
         let mut stream = accepted.map_err(|error| error.to_string())?;
         let mut bytes = vec![0; 4096];
@@ -506,7 +506,7 @@ async fn a_server_that_requires_a_client_certificate_is_used_only_if_seawall_has
         requires_client_certificates: true,
         ..mongod::Options::with_auth()
     };
-    let scene = Scene::with(options).await;
+    let scene = ServerTlsScene::with(options).await;
     let process = scene
         .serve("deployment.tls.ca_file = \"DIR/ca.pem\"\n")
         .await;
@@ -523,7 +523,7 @@ async fn a_server_that_requires_a_client_certificate_is_used_only_if_seawall_has
 }
 
 /// The client certificate in `client.pem`, with its key encrypted by OpenSSL with this password.
-async fn encrypt_identity(scene: &Scene, password: &str) -> String {
+async fn encrypt_identity(scene: &ServerTlsScene, password: &str) -> String {
     let path = scene.scratch.join("client.pem");
     let mut command = Command::new("openssl");
     command.args(["pkcs8", "-topk8", "-in"]).arg(&path);
@@ -542,7 +542,7 @@ async fn an_encrypted_key_is_decrypted_with_the_password_of_the_connection_strin
         requires_client_certificates: true,
         ..mongod::Options::with_auth()
     };
-    let scene = Scene::with(options).await;
+    let scene = ServerTlsScene::with(options).await;
     let replace_identity = async |password: &str| {
         scene.write_identity(scene.authority());
         let identity = encrypt_identity(&scene, password).await;
@@ -587,7 +587,7 @@ const OTHER_NAME: &str = "127.0.0.0x1";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn host_names_of_servers_are_verified_unless_allow_invalid_hostnames_is_true() {
-    let scene = Scene::new().await;
+    let scene = ServerTlsScene::new().await;
     let seawall = scene.start(OTHER_NAME, FILES).await;
     assert!(logged_in(&seawall).await.is_none());
     let any_name = "deployment.tls.allow_invalid_hostnames = true\n";
@@ -606,7 +606,7 @@ async fn host_names_of_servers_are_verified_unless_allow_invalid_hostnames_is_tr
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_uses_the_new_content_of_tls_files_that_the_connection_string_names() {
-    let scene = Scene::new().await;
+    let scene = ServerTlsScene::new().await;
     let file = scene.scratch.path().join("client.pem");
     let ca = scene.scratch.path().join("ca.pem");
     let uri = format!(
@@ -631,7 +631,7 @@ async fn a_reload_uses_the_new_content_of_tls_files_that_the_connection_string_n
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_applies_other_settings_at_once_although_a_switch_to_tls_needs_a_restart() {
-    let scene = Scene::new().await;
+    let scene = ServerTlsScene::new().await;
     let scratch = &scene.scratch;
     let configuration = |uri: &str, toml: &str| {
         format!(
@@ -673,7 +673,7 @@ const LISTENER: &str = "listen.tls.mode = \"prefer\"\n\
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_with_unusable_tls_files_is_counted_as_failed_and_the_previous_files_are_used() {
-    let scene = Scene::new().await;
+    let scene = ServerTlsScene::new().await;
     let listener = scene.authority().server(&["localhost"], &ECDSA).unwrap();
     scene.write("listener.pem", &listener.certificate);
     scene.write("listener-key.pem", &listener.key);
@@ -724,7 +724,7 @@ const PEERS_AND_COLLECTOR: &str = "admin.peers = \"https://127.0.0.1:1\"\n\
                                    telemetry.key_file = \"DIR/collector-key.pem\"\n";
 
 /// Writes the client certificates for the peers and for the collector.
-fn write_other_identities(scene: &Scene, valid_for: Duration) {
+fn write_other_identities(scene: &ServerTlsScene, valid_for: Duration) {
     let peer = scene.authority().client("peer", valid_for).unwrap();
     scene.write("peer.pem", &peer.pem());
     let collector = scene.authority().client("collector", valid_for).unwrap();
@@ -734,7 +734,7 @@ fn write_other_identities(scene: &Scene, valid_for: Duration) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_log_and_the_metrics_and_the_status_show_the_expiry_of_each_tls_file() {
-    let scene = Scene::new().await;
+    let scene = ServerTlsScene::new().await;
     scene.write("peer-ca.pem", &scene.authority().pem());
     scene.write("collector-ca.pem", &scene.authority().pem());
     write_other_identities(&scene, Duration::from_secs(10 * 24 * 3_600));

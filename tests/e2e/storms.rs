@@ -30,12 +30,12 @@ use tokio::{
 const LIMIT: Duration = Duration::from_secs(60);
 const POOL: u32 = 8;
 
-struct Scene {
+struct StormScene {
     server: Standalone,
     seawall: Seawall,
 }
 
-impl Scene {
+impl StormScene {
     async fn start() -> Self {
         Self::start_with("").await
     }
@@ -104,7 +104,7 @@ impl Scene {
 
 #[tokio::test]
 async fn reconnecting_clients_of_a_suspended_server_cause_few_server_connections_and_logins() {
-    let scene = Scene::start().await;
+    let scene = StormScene::start().await;
     let storm = scene.storm(100).await;
     scene.wait_until_served().await;
     scene.server.mongod().stop_process().unwrap();
@@ -117,7 +117,7 @@ async fn reconnecting_clients_of_a_suspended_server_cause_few_server_connections
 /// reply arrives.
 #[tokio::test]
 async fn reconnecting_clients_of_a_slow_server_cause_few_server_connections_and_logins() {
-    let scene = Scene::start().await;
+    let scene = StormScene::start().await;
     let control = scene.server.client().unwrap();
     let storm = scene.storm(100).await;
     scene.wait_until_served().await;
@@ -136,7 +136,7 @@ async fn a_reconnect_storm_starts_a_capture_that_contains_the_operations_before_
     let scratch = Scratch::create().unwrap();
     let folder = scratch.join("captures");
     let toml = format!("capture.directory = {folder:?}\ncapture.on = \"storm\"\n");
-    let scene = Scene::start_with(&toml).await;
+    let scene = StormScene::start_with(&toml).await;
     let has_learned = async || !scene.storms().await.learning;
     eventually(LIMIT, has_learned).await.unwrap();
     let storm = scene.storm(20).await;
@@ -163,7 +163,7 @@ async fn a_reconnect_storm_starts_a_capture_that_contains_the_operations_before_
     assert!(before > 0, "expected commands from before the storm");
 }
 
-impl Scene {
+impl StormScene {
     /// Waits until `times` further clients have disconnected before they got their reply.
     async fn wait_for_give_ups(&self, times: f64) {
         let gave_up = ["how=\"gave_up\""];
@@ -200,7 +200,7 @@ impl Scene {
 /// In a reconnect storm, many clients time out, and each of them reconnects immediately.
 #[tokio::test]
 async fn a_storm_report_lists_clients_and_counts_the_logins_that_reached_no_server() {
-    let scene = Scene::start().await;
+    let scene = StormScene::start().await;
     let has_learned = async || !scene.storms().await.learning;
     eventually(LIMIT, has_learned).await.unwrap();
     assert!(!scene.is_in_a_storm().await);
@@ -238,7 +238,7 @@ async fn a_storm_report_lists_clients_and_counts_the_logins_that_reached_no_serv
 
 #[tokio::test]
 async fn the_load_generator_reports_missed_objectives_and_agrees_with_the_counts_of_seawall() {
-    let scene = Scene::start().await;
+    let scene = StormScene::start().await;
     let uri = format!("mongodb://shop:secret@{}/", scene.seawall.address());
     let plan = |behaviour, clients| {
         let uri = uri.clone();

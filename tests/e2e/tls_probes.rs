@@ -19,7 +19,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::client_tls::{REQUIRED, Scene};
+use crate::client_tls::{ClientTlsScene, REQUIRED};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -118,8 +118,8 @@ impl Probe {
 }
 
 /// Starts Seawall with an ECDSA and an RSA certificate.
-async fn with_both_keys() -> Scene {
-    let mut scene = Scene::new();
+async fn with_both_keys() -> ClientTlsScene {
+    let mut scene = ClientTlsScene::new();
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     scene.write_server("server", &server);
     let file = |name: &str| scene.scratch.join(name).to_str().unwrap().to_owned();
@@ -185,7 +185,7 @@ async fn ssl_3_is_refused() {
 /// The suites of `offered` that Seawall accepts. Offers all suites, then all suites except the
 /// accepted ones, until Seawall refuses the handshake.
 async fn accepted_suites(
-    scene: &Scene,
+    scene: &ClientTlsScene,
     mut offered: BTreeSet<String>,
     arguments: impl Fn(String) -> Vec<String>,
 ) -> BTreeSet<String> {
@@ -258,7 +258,7 @@ async fn only_suites_with_forward_secrecy_and_authenticated_encryption_are_accep
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_share_no_suite_or_signature_scheme_with_seawall_get_handshake_failure() {
-    let scene = Scene::start("").await;
+    let scene = ClientTlsScene::start("").await;
     // This Seawall has only an ECDSA key.
     for arguments in [
         ["-cipher", "AES128-SHA:@SECLEVEL=0"],
@@ -275,7 +275,7 @@ async fn clients_that_share_no_suite_or_signature_scheme_with_seawall_get_handsh
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renegotiation_is_refused_at_once() {
-    let scene = Scene::start("").await;
+    let scene = ClientTlsScene::start("").await;
     // `R` makes the client begin a renegotiation. The client ends when the renegotiation is
     // refused.
     let probe = Probe::run_with(scene.seawall().address(), &["-tls1_2"], b"R\n").await;
@@ -285,7 +285,7 @@ async fn a_renegotiation_is_refused_at_once() {
 
 /// A client that keeps its TLS session in a file.
 struct Sessions<'a> {
-    scene: &'a Scene,
+    scene: &'a ClientTlsScene,
     /// The options that select the TLS version and the way to resume a session.
     options: &'a [&'a str],
     /// The `openssl` option for the file with the client's certificate and key. Empty if the client
@@ -295,7 +295,7 @@ struct Sessions<'a> {
 }
 
 impl<'a> Sessions<'a> {
-    fn new(scene: &'a Scene, options: &'a [&'a str], identity: Option<&Identity>) -> Self {
+    fn new(scene: &'a ClientTlsScene, options: &'a [&'a str], identity: Option<&Identity>) -> Self {
         let path = |path: &Path| path.to_str().unwrap().to_owned();
         let identity = identity.map(|identity| {
             let file = scene.scratch.write("probe.pem", identity.pem()).unwrap();
@@ -348,8 +348,8 @@ const OFFER: &str = "-sess_in";
 const RESUMPTIONS: [&[&str]; 3] = [&["-tls1_2"], &["-tls1_2", "-no_ticket"], &["-tls1_3"]];
 
 /// Starts Seawall with two listeners.
-async fn with_two_listeners() -> Scene {
-    let mut scene = Scene::new();
+async fn with_two_listeners() -> ClientTlsScene {
+    let mut scene = ClientTlsScene::new();
     scene.write_list(&[]);
     let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     scene.write_server("server", &server);
@@ -361,7 +361,7 @@ async fn with_two_listeners() -> Scene {
 
 /// The configuration of two listeners. `settings` has further keys of each listener, with the
 /// prefix `listen.tls.`.
-fn two_listeners(scene: &Scene, settings: [&str; 2]) -> String {
+fn two_listeners(scene: &ClientTlsScene, settings: [&str; 2]) -> String {
     let listener = |(number, settings): (u8, &str)| {
         format!(
             "[[listeners]]\naddress = \"127.0.0.{number}:0\"\n[listeners.tls]\n{}",
@@ -373,7 +373,7 @@ fn two_listeners(scene: &Scene, settings: [&str; 2]) -> String {
 
 /// A session that begins at the first listener. It is offered to the first listener after a reload,
 /// or to the second listener, and must not be resumed.
-struct Case<'a> {
+struct ResumptionCase<'a> {
     name: &'static str,
     /// The client's certificate; `None` if the client has none.
     identity: Option<&'a Identity>,
@@ -387,9 +387,9 @@ struct Case<'a> {
     is_served: bool,
 }
 
-impl Case<'_> {
+impl ResumptionCase<'_> {
     /// Offers a session to the first listener after a reload, once for each of [`RESUMPTIONS`].
-    async fn check_reload(&self, scene: &Scene) {
+    async fn check_reload(&self, scene: &ClientTlsScene) {
         for options in RESUMPTIONS {
             let sessions = self.begin(scene, options).await;
             for (file, content) in &self.files {
@@ -402,14 +402,14 @@ impl Case<'_> {
     }
 
     /// Offers a session to the second listener, once for each of [`RESUMPTIONS`].
-    async fn check_other_listener(&self, scene: &Scene) {
+    async fn check_other_listener(&self, scene: &ClientTlsScene) {
         for options in RESUMPTIONS {
             let sessions = self.begin(scene, options).await;
             self.check(&sessions, 1).await;
         }
     }
 
-    async fn begin<'a>(&self, scene: &'a Scene, options: &'a [&'a str]) -> Sessions<'a> {
+    async fn begin<'a>(&self, scene: &'a ClientTlsScene, options: &'a [&'a str]) -> Sessions<'a> {
         scene.scratch.write("ca.pem", scene.clients.pem()).unwrap();
         scene.write_list(&[]);
         let toml = two_listeners(scene, [self.before, self.after]);
@@ -448,7 +448,7 @@ async fn a_tls_session_is_not_resumed_after_a_reload_has_changed_how_clients_are
         ("the client is revoked", client, REQUIRED, list, false),
         ("others are revoked", client, REQUIRED, list_of_others, true),
     ] {
-        let case = Case {
+        let case = ResumptionCase {
             name,
             identity,
             before,
@@ -475,7 +475,7 @@ async fn a_tls_session_is_not_resumed_at_another_listener() {
         ("another list", client, REQUIRED, &*revoking, false),
         ("the same files", client, REQUIRED, REQUIRED, true),
     ] {
-        let case = Case {
+        let case = ResumptionCase {
             name,
             identity,
             before,
@@ -491,7 +491,7 @@ async fn a_tls_session_is_not_resumed_at_another_listener() {
 async fn a_tls_session_is_resumed_only_until_its_client_certificate_expires() {
     // All certificates expire at the same time, so that the test does not wait for each of them.
     let clients = RESUMPTIONS.map(async |options| {
-        let scene = Scene::start(REQUIRED).await;
+        let scene = ClientTlsScene::start(REQUIRED).await;
         let renewed = scene.client("brief");
         let mut valid_for = Duration::from_secs(10);
         let (sessions, expires_at) = loop {

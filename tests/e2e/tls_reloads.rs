@@ -9,13 +9,13 @@ use tokio_rustls::{
     rustls::{HandshakeKind, pki_types::ServerName},
 };
 
-use crate::client_tls::{REQUIRED, Scene, is_served};
+use crate::client_tls::{ClientTlsScene, REQUIRED, is_served};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Connects without sending a byte. Then connects a second client, and waits until Seawall has
 /// replied to it. Seawall accepts connections in order, so it has then accepted the silent one too.
-async fn connect_silently(scene: &Scene) -> TcpStream {
+async fn connect_silently(scene: &ClientTlsScene) -> TcpStream {
     let stream = TcpStream::connect(scene.seawall().address()).await;
     assert!(scene.is_served(None).await);
     stream.unwrap()
@@ -24,7 +24,7 @@ async fn connect_silently(scene: &Scene) -> TcpStream {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_was_silent_during_a_reload_needs_the_certificate_that_is_now_required() {
     for (toml, is_accepted) in [("", true), (REQUIRED, false)] {
-        let scene = Scene::start("").await;
+        let scene = ClientTlsScene::start("").await;
         let stream = connect_silently(&scene).await;
         let reloaded = scene.seawall().reload(&scene.toml(toml)).await;
         reloaded.unwrap();
@@ -43,7 +43,7 @@ async fn a_client_that_was_silent_during_a_reload_needs_the_certificate_that_is_
 async fn a_client_that_was_silent_during_a_reload_needs_tls_if_it_is_now_required() {
     for (mode, is_accepted) in [("prefer", true), ("require", false)] {
         let toml = |mode: &str| format!("listen.tls.mode = {mode:?}\n");
-        let scene = Scene::start(&toml("prefer")).await;
+        let scene = ClientTlsScene::start(&toml("prefer")).await;
         let stream = connect_silently(&scene).await;
         let reloaded = scene.seawall().reload(&scene.toml(&toml(mode))).await;
         reloaded.unwrap();
@@ -56,7 +56,7 @@ async fn a_client_that_was_silent_during_a_reload_needs_tls_if_it_is_now_require
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_has_resumed_a_tls_session_is_closed_if_its_certificate_is_revoked() {
     let toml = format!("{REQUIRED}listen.tls.close_revoked = true\n");
-    let scene = Scene::start(&toml).await;
+    let scene = ClientTlsScene::start(&toml).await;
     let bad = scene.client("bad");
     let config = scene.config(Some(&bad));
     assert!(scene.connect(&config).await.1.is_some());

@@ -67,7 +67,7 @@ reload.watch = true
 
 /// A mongod that requires TLS, certificates of its clients, and logins. Also the authorities and
 /// the files of a Seawall process in front of this mongod.
-struct Scene {
+struct RotationScene {
     scratch: Scratch,
     /// Number of times that the files were written.
     written: AtomicUsize,
@@ -92,7 +92,7 @@ struct Trust<'a> {
     servers: Vec<&'a Authority>,
 }
 
-impl Scene {
+impl RotationScene {
     async fn new() -> Self {
         // With few iterations, logins are fast.
         let names = ["scramIterationCount", "scramSHA256IterationCount"];
@@ -196,12 +196,12 @@ impl Scene {
 
 /// A Seawall process that reads its files again when they change.
 struct Rotated<'a> {
-    scene: &'a Scene,
+    scene: &'a RotationScene,
     process: Process,
 }
 
 impl<'a> Rotated<'a> {
-    async fn start(scene: &'a Scene, trust: &Trust<'_>) -> Self {
+    async fn start(scene: &'a RotationScene, trust: &Trust<'_>) -> Self {
         scene.write(trust);
         let file = scene.scratch.join("current/seawall.toml");
         let process = Process::serve(&file).await;
@@ -274,14 +274,14 @@ impl<'a> Rotated<'a> {
 }
 
 /// Clients that have logged in and run finds in a loop.
-struct Load {
+struct FindLoad {
     stop: watch::Sender<bool>,
     /// The number of finds of each client.
     counts: Arc<[AtomicU64]>,
     clients: JoinSet<()>,
 }
 
-impl Load {
+impl FindLoad {
     /// Connects clients that all have this certificate.
     async fn start(rotated: &Rotated<'_>, identity: &Identity) -> Self {
         let config = rotated.scene.config(Some(identity));
@@ -347,7 +347,7 @@ async fn no_operation_of_500_clients_fails_while_all_tls_files_are_replaced() {
     let issue = |authority: &Authority| authority.client("client", YEAR).unwrap();
     let (good, bad, late) = (issue(&former), issue(&former), issue(&former));
     let (new_good, new_bad) = (issue(&new), issue(&new));
-    let scene = Scene::new().await;
+    let scene = RotationScene::new().await;
     let mut trust = Trust {
         close_revoked: true,
         clients: vec![(&former, vec![])],
@@ -358,7 +358,7 @@ async fn no_operation_of_500_clients_fails_while_all_tls_files_are_replaced() {
     let connected = async || rotated.connect_with(&bad).await;
     let mut bad_client = eventually(LIMIT, connected).await.unwrap();
     let mut late_client = rotated.connect_with(&late).await.unwrap();
-    let load = Load::start(&rotated, &good).await;
+    let load = FindLoad::start(&rotated, &good).await;
     load.wait_for_finds().await;
 
     // Add the new authorities, and revoke the certificate of a client.
@@ -392,7 +392,7 @@ async fn no_operation_of_500_clients_fails_while_all_tls_files_are_replaced() {
 
     // Revoke a certificate of the new authority. With `close_revoked`, a client that is still
     // connected with a certificate of the former authority is closed too.
-    let load = Load::start(&rotated, &new_good).await;
+    let load = FindLoad::start(&rotated, &new_good).await;
     load.wait_for_finds().await;
     trust.close_revoked = true;
     trust.clients = vec![(&new, vec![&new_bad])];

@@ -28,14 +28,14 @@ const MECHANISMS: [&str; 2] = ["SCRAM-SHA-1", "SCRAM-SHA-256"];
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Node: cargo test --test matrix -- --include-ignored"]
 async fn python_and_node_connect_only_with_valid_certificates() {
-    let scene = Scene::start().await;
+    let scene = TlsScene::start().await;
     scene.check_all(&[Language::Python, Language::Node]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the languages' tool chains: cargo test --test matrix -- --include-ignored"]
 async fn java_drivers_and_go_drivers_and_old_drivers_connect_only_with_valid_certificates() {
-    let scene = Scene::start().await;
+    let scene = TlsScene::start().await;
     let languages = [
         Language::PythonWith("3.13.0"),
         Language::PythonWith("4.15.5"),
@@ -51,14 +51,14 @@ async fn java_drivers_and_go_drivers_and_old_drivers_connect_only_with_valid_cer
 
 /// Four instances of Seawall: one for each combination of clients with or without TLS, and servers
 /// with or without TLS. The directory `scratch` has the certificates.
-struct Scene {
+struct TlsScene {
     scratch: Scratch,
     /// The two servers, each with two instances of Seawall in front of it. The second instance
     /// requires TLS from clients.
     deployments: Vec<(Standalone, [Seawall; 2])>,
 }
 
-impl Scene {
+impl TlsScene {
     async fn start() -> Self {
         let scratch = Scratch::create().unwrap();
         write_certificates(&scratch);

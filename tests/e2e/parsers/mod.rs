@@ -57,7 +57,7 @@ const STRICTER: &[(&str, &str)] = &[
 ];
 
 /// A message, and the reaction of a server.
-struct Case {
+struct ParserCase {
     message: Vec<u8>,
     /// The commands that ran, according to the server's counters.
     ran: Vec<String>,
@@ -88,8 +88,8 @@ async fn vocabulary(server: &Standalone) -> Vocabulary {
 
 /// All messages of [`corpus`], each with the commands that a server without access control ran when
 /// it got the message. Also returns the names of all commands of this server.
-async fn cases() -> &'static (Vocabulary, Vec<Case>) {
-    static CASES: OnceCell<(Vocabulary, Vec<Case>)> = OnceCell::const_new();
+async fn cases() -> &'static (Vocabulary, Vec<ParserCase>) {
+    static CASES: OnceCell<(Vocabulary, Vec<ParserCase>)> = OnceCell::const_new();
     let run = || async {
         let server = start_server(false).await;
         let mut counters = Counters::of(server.address(), None).await;
@@ -97,7 +97,7 @@ async fn cases() -> &'static (Vocabulary, Vec<Case>) {
         let mut cases = Vec::new();
         for message in corpus::messages() {
             let reaction = sender.send(&message).await;
-            cases.push(Case {
+            cases.push(ParserCase {
                 ran: counters.changed(&reaction).await,
                 database: reaction.database().map(str::to_owned),
                 message,
@@ -228,7 +228,7 @@ async fn a_message_that_relay_mode_forwards_runs_the_command_that_seawall_finds_
 
 /// True if the command is a login with MONGODB-X509. On a connection from Seawall, the server sees
 /// Seawall's certificate, so the client would log in as Seawall.
-fn is_x509_login(case: &Case) -> bool {
+fn is_x509_login(case: &ParserCase) -> bool {
     let contains = |part| contains(&case.message, part);
     match case.ran[0].as_str() {
         "authenticate" => true,

@@ -77,7 +77,7 @@ impl Rig {
 /// The reaction of a server or of Seawall to a message, and to a `ping` that is sent right after
 /// the message.
 #[derive(Debug, PartialEq, Eq)]
-struct Reaction {
+struct ObservedReaction {
     replies: Vec<ObservedReply>,
     is_usable: bool,
 }
@@ -105,7 +105,7 @@ impl ObservedReply {
     }
 }
 
-async fn reaction(client: &mut RawClient, message: &[u8]) -> Reaction {
+async fn reaction(client: &mut RawClient, message: &[u8]) -> ObservedReaction {
     let ping = OpMsg {
         request_id: PING_ID,
         ..OpMsg::new(doc! {"ping": 1, "$db": "admin"})
@@ -119,11 +119,11 @@ async fn reaction(client: &mut RawClient, message: &[u8]) -> Reaction {
         match client.read_reply().await {
             Ok(reply) if reply.header.response_to == PING_ID => {
                 let is_usable = sent.is_ok() && reply.is_ok();
-                return Reaction { replies, is_usable };
+                return ObservedReaction { replies, is_usable };
             }
             Ok(reply) => replies.push(ObservedReply::of(&reply)),
             Err(RawError::Closed | RawError::Truncated) => {
-                return Reaction {
+                return ObservedReaction {
                     replies,
                     is_usable: false,
                 };
@@ -156,7 +156,7 @@ enum Expected {
 }
 
 impl Expected {
-    fn fits(self, reaction: &Reaction) -> bool {
+    fn fits(self, reaction: &ObservedReaction) -> bool {
         let codes: Vec<_> = reaction.replies.iter().map(|reply| reply.code).collect();
         match self {
             Self::Closes => codes.is_empty() && !reaction.is_usable,

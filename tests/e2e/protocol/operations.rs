@@ -83,7 +83,7 @@ async fn message_with_the_flag_more_to_come_gets_no_reply() {
         let direct = reaction(&mut rig.direct().await, &message).await;
         assert_eq!(
             direct,
-            Reaction {
+            ObservedReaction {
                 replies: vec![],
                 is_usable: true
             },

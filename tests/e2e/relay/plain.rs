@@ -35,7 +35,7 @@ impl Plain {
 
     async fn serve(mut client: RawClient, mut server: RawClient, login: Login) {
         while let Ok(message) = client.read_message().await {
-            if let Some(start) = Start::parse(&message) {
+            if let Some(start) = PlainLoginStart::parse(&message) {
                 let outcome = server.login(&login).await.unwrap();
                 let payload = start.command.get_binary_generic("payload").unwrap();
                 let is_right = payload == b"\0app\0secret" && outcome.is_authenticated();
@@ -62,14 +62,14 @@ impl Plain {
 }
 
 /// The start of a login with PLAIN.
-struct Start {
+struct PlainLoginStart {
     command: Document,
     request_id: i32,
     /// True if the command was sent in an OP_QUERY.
     is_legacy: bool,
 }
 
-impl Start {
+impl PlainLoginStart {
     /// Parses a message; `None` if it does not begin a login with PLAIN.
     fn parse(message: &[u8]) -> Option<Self> {
         let header = Header::parse(message)?;

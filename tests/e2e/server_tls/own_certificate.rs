@@ -10,7 +10,7 @@ use seawall_tests::{
     scratch::Scratch,
 };
 
-use super::{FILES, LIMIT, Scene, TLS, check_refusal, find, logged_in, serve};
+use super::{FILES, LIMIT, ServerTlsScene, TLS, check_refusal, find, logged_in, serve};
 
 /// A mongod accepts every certificate in the TLS handshake and then closes the connection without
 /// an alert, so only its own log has the reason.
@@ -20,7 +20,7 @@ async fn the_log_and_seawall_check_name_a_client_certificate_that_a_server_refus
         requires_client_certificates: true,
         ..mongod::Options::with_auth()
     };
-    let mut scene = Scene::with(options).await;
+    let mut scene = ServerTlsScene::with(options).await;
     let revoked = scene.authority().client("revoked", YEAR).unwrap();
     scene.write_list(&[&revoked]);
     let list = format!("--tlsCRLFile={}", scene.scratch.join("crl.pem").display());
@@ -61,7 +61,7 @@ async fn the_log_and_seawall_check_name_a_client_certificate_that_a_server_refus
 
 /// Starts Seawall with this client certificate. Checks that the log and `seawall check` have the
 /// cause, and that a client cannot log in.
-async fn check(scene: &Scene, identity: &Identity, cause: &str) {
+async fn check(scene: &ServerTlsScene, identity: &Identity, cause: &str) {
     let scratch = Scratch::create().unwrap();
     for file in ["ca.pem", "crl.pem"] {
         fs::copy(scene.scratch.join(file), scratch.join(file)).unwrap();

@@ -110,9 +110,9 @@ impl Fault {
 /// Servers that require TLS. Several faults use the server `valid`, because these faults depend on
 /// the configuration of Seawall.
 struct Servers {
-    valid: Server,
-    self_signed: Server,
-    expired: Server,
+    valid: TlsServer,
+    self_signed: TlsServer,
+    expired: TlsServer,
 }
 
 impl Servers {
@@ -129,9 +129,9 @@ impl Servers {
         let trusting_own = own.client_config().unwrap();
         scratch.write("own.pem", &own.certificate).unwrap();
         let (valid, self_signed, expired) = tokio::join!(
-            Server::start(scratch, "valid", &identity, "ca.pem", &trusting),
-            Server::start(scratch, "self-signed", &own, "own.pem", &trusting_own),
-            Server::start_and_expire(scratch, &authority),
+            TlsServer::start(scratch, "valid", &identity, "ca.pem", &trusting),
+            TlsServer::start(scratch, "self-signed", &own, "own.pem", &trusting_own),
+            TlsServer::start_and_expire(scratch, &authority),
         );
         Self {
             valid: valid.unwrap(),
@@ -141,7 +141,7 @@ impl Servers {
     }
 
     fn faults(&self) -> [Fault; 5] {
-        let fault = |name, server: &Server, files, cause| Fault {
+        let fault = |name, server: &TlsServer, files, cause| Fault {
             name,
             port: server.mongod.port(),
             host: HOST,
@@ -160,18 +160,18 @@ impl Servers {
         ]
     }
 
-    fn all(&mut self) -> [&mut Server; 3] {
+    fn all(&mut self) -> [&mut TlsServer; 3] {
         [&mut self.valid, &mut self.self_signed, &mut self.expired]
     }
 }
 
 /// A mongod that requires TLS, and a connection of its administrator.
-struct Server {
+struct TlsServer {
     mongod: Mongod,
     administrator: RawClient,
 }
 
-impl Server {
+impl TlsServer {
     /// Starts a mongod that presents the certificate of `identity`. The file `ca` has the
     /// certificate that `trusting` trusts.
     async fn start(
