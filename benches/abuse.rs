@@ -19,8 +19,8 @@ use seawall::runtime::raise_descriptor_limit;
 use seawall_benches::{
     abuse::{
         ATTACKS, Attack,
-        report::{Times, measure, say_head},
-        testbed::Testbed,
+        report::{AttackTimes, measure, say_head},
+        testbed::AbuseTestbed,
     },
     insight::{Machine, Plan},
     options::option,
@@ -38,12 +38,12 @@ fn main() {
     };
     let runs: u64 = number("--runs").unwrap_or(1);
     let times = match is_quick {
-        true => Times {
+        true => AttackTimes {
             warm_up: Duration::from_millis(200),
             phase: Duration::from_millis(500),
             attacks_server,
         },
-        false => Times {
+        false => AttackTimes {
             warm_up: Duration::from_secs(1),
             phase: Duration::from_secs(number("--seconds").unwrap_or(5)),
             attacks_server,
@@ -66,9 +66,9 @@ fn main() {
         .block_on(run(plan, &attacks, times, runs));
 }
 
-async fn run(plan: Plan, attacks: &[&Attack], times: Times, runs: u64) {
+async fn run(plan: Plan, attacks: &[&Attack], times: AttackTimes, runs: u64) {
     let is_quick = plan.is_quick;
-    let testbed = Testbed::start(plan).await;
+    let testbed = AbuseTestbed::start(plan).await;
     say("\n## Attacks\n");
     for attack in attacks {
         say(&format!("- {}: {}", attack.name, attack.description));

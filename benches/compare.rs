@@ -49,7 +49,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-struct Plan {
+struct ComparisonPlan {
     connections: Vec<usize>,
     rounds: usize,
     time: Duration,
@@ -70,7 +70,7 @@ fn main() {
     }
     let is_quick = std::env::args().any(|argument| argument == "--quick");
     let mut plan = if is_quick {
-        Plan {
+        ComparisonPlan {
             connections: vec![1, 16, 64],
             rounds: 1,
             time: Duration::from_millis(300),
@@ -80,7 +80,7 @@ fn main() {
             is_quick,
         }
     } else {
-        Plan {
+        ComparisonPlan {
             connections: vec![1, 16, 64, 256, 1000],
             rounds: option("--rounds").map_or(10, |n| n.parse().expect("--rounds takes a number")),
             time: Duration::from_secs(
@@ -102,7 +102,7 @@ fn main() {
     runtime.block_on(compare(&plan));
 }
 
-async fn compare(plan: &Plan) {
+async fn compare(plan: &ComparisonPlan) {
     let mut instances = vec![Instance::measured()];
     instances.extend(options("--with").map(|text| {
         Instance::parse(&text)
@@ -154,7 +154,7 @@ async fn compare(plan: &Plan) {
     }
 }
 
-fn cases(plan: &Plan) -> Vec<Case> {
+fn cases(plan: &ComparisonPlan) -> Vec<Case> {
     let closed = |part, work, connections| Case {
         part,
         work,
@@ -218,7 +218,7 @@ async fn round(setup: &Setup, case: &Case, time: Duration) -> Vec<Row> {
 
 /// Measures each proxy's CPU time without connections, and its memory for each idle connection that
 /// has logged in.
-async fn idle(setup: &Setup, plan: &Plan, medians: &mut Medians) {
+async fn idle(setup: &Setup, plan: &ComparisonPlan, medians: &mut Medians) {
     say(&format!(
         "\n### idle: {} authenticated connections, and {} concurrent logins at the peak\n",
         plan.idle, plan.concurrent_logins
@@ -289,7 +289,7 @@ const IDLE_WINDOWS: usize = 6;
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Counts Seawall's system calls for each operation. The minimum is two reads and two writes.
-async fn calls(setup: &Setup, plan: &Plan, medians: &mut Medians) {
+async fn calls(setup: &Setup, plan: &ComparisonPlan, medians: &mut Medians) {
     say("\n### calls: system calls for each operation\n");
     say(
         "| connections | operations | read | written | waits | wake-ups | all |\n|---|---|---|---|---|---|---|",

@@ -31,10 +31,10 @@ use seawall_benches::{
     concurrency::{
         cells::{measure, measure_change},
         pictures::{draw, file_name},
-        plan::{Plan, SIMULATION, Situation},
+        plan::{ConcurrencyPlan, SIMULATION, Situation},
         report::{RESULTS, Report},
         simulated::traces,
-        testbed::Testbed,
+        testbed::ConcurrencyTestbed,
         trace::record,
     },
     insight::Machine,
@@ -45,7 +45,7 @@ use seawall_tests::scratch::Scratch;
 use tokio::runtime::Builder;
 
 fn main() {
-    let plan = Plan::from_options();
+    let plan = ConcurrencyPlan::from_options();
     let scratch = Scratch::create().expect("the directory can be created");
     let results = Path::new(RESULTS);
     let pictures = match plan.is_quick {
@@ -75,9 +75,9 @@ fn main() {
     }
 }
 
-async fn run(plan: &Plan, situations: &[Situation], pictures: &Path) -> Report {
+async fn run(plan: &ConcurrencyPlan, situations: &[Situation], pictures: &Path) -> Report {
     let mut report = Report::new(Run::begin(plan.rounds, plan.times.cell));
-    let testbed = Testbed::start(plan.is_quick).await;
+    let testbed = ConcurrencyTestbed::start(plan.is_quick).await;
     let machine = Machine::now();
     for situation in situations {
         testbed.prepare(*situation).await;
@@ -101,8 +101,13 @@ async fn run(plan: &Plan, situations: &[Situation], pictures: &Path) -> Report {
 }
 
 /// Compares the concurrency limits of the plan. For each number of clients, measures each limit in
-/// [`Plan::limits_for`] of this number.
-async fn compare(testbed: &Testbed, situation: Situation, plan: &Plan, report: &mut Report) {
+/// [`ConcurrencyPlan::limits_for`] of this number.
+async fn compare(
+    testbed: &ConcurrencyTestbed,
+    situation: Situation,
+    plan: &ConcurrencyPlan,
+    report: &mut Report,
+) {
     for clients in &plan.connections {
         let limits = plan.limits_for(*clients);
         let mut rounds = vec![Vec::new(); limits.len()];
@@ -120,7 +125,11 @@ async fn compare(testbed: &Testbed, situation: Situation, plan: &Plan, report: &
 
 /// Compares the concurrency limits of the plan under a load whose number of clients changes. Each
 /// phase of the load, with its number of clients, has its own results.
-async fn compare_changes(testbed: &Testbed, plan: &Plan, report: &mut Report) {
+async fn compare_changes(
+    testbed: &ConcurrencyTestbed,
+    plan: &ConcurrencyPlan,
+    report: &mut Report,
+) {
     let most = plan.phases.iter().copied().max().unwrap_or(0);
     let limits = plan.limits_for(most);
     // `phases[phase][limit]` has the figures of all rounds.

@@ -73,7 +73,7 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// The numbers of rounds, clients and rotations, and the duration of each measurement.
 #[derive(Clone, Copy)]
-struct Plan {
+struct HandshakePlan {
     rounds: usize,
     counted: Duration,
     calm: Duration,
@@ -91,7 +91,7 @@ struct Plan {
 }
 
 struct Bench {
-    plan: Plan,
+    plan: HandshakePlan,
     targets: Vec<TlsTarget>,
     /// Another Seawall process. In the control measurement, the handshakes of the storm go to this
     /// process, and the finds go to the measured Seawall.
@@ -103,7 +103,7 @@ fn main() {
     let is_quick = std::env::args().any(|argument| argument == "--quick");
     let rounds = option("--rounds").map(|rounds| rounds.parse().expect("--rounds takes a number"));
     let plan = match is_quick {
-        true => Plan {
+        true => HandshakePlan {
             rounds: 1,
             counted: Duration::from_millis(200),
             calm: Duration::from_millis(500),
@@ -114,7 +114,7 @@ fn main() {
             rotations: 1,
             has_goal: false,
         },
-        false => Plan {
+        false => HandshakePlan {
             rounds: rounds.unwrap_or(5),
             counted: Duration::from_secs(2),
             calm: Duration::from_secs(4),
@@ -130,7 +130,7 @@ fn main() {
     runtime.expect("the runtime starts").block_on(run(plan));
 }
 
-async fn run(plan: Plan) {
+async fn run(plan: HandshakePlan) {
     let facts = Run::begin(plan.rounds, plan.counted);
     say(&format!(
         "{}, commit {}, {}; {} rounds",
@@ -213,7 +213,7 @@ async fn idle(clients: &Clients, count: usize, scratch: &Scratch, server: &str) 
 
 /// Measures the time until replaced TLS files have an effect, while clients run operations. Returns
 /// the longest time until new handshakes used the new files.
-async fn rotations(plan: Plan) -> Duration {
+async fn rotations(plan: HandshakePlan) -> Duration {
     let (count, rotations) = (plan.rotation_clients, plan.rotations);
     say(&format!(
         "\n## {rotations} rotations of all TLS files with `reload.watch`, while {count} clients \

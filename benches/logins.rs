@@ -82,7 +82,7 @@ struct Logins {
 impl Logins {
     /// Creates two users. The user `known` logs in at each of `targets`, so that Seawall knows the
     /// keys of this user.
-    async fn prepare(set: &ReplicaSet, targets: &[Target]) -> Self {
+    async fn prepare(set: &ReplicaSet, targets: &[LoginTarget]) -> Self {
         let root = set.client().await.expect("the set accepts connections");
         for name in ["known", "newcomer"] {
             let user = NewUser::new("admin", name, "right").mechanisms(&[Mechanism::ScramSha256]);
@@ -125,14 +125,14 @@ impl Logins {
 }
 
 /// An endpoint at which clients log in.
-struct Target {
+struct LoginTarget {
     name: &'static str,
     address: SocketAddr,
     clients: usize,
     _process: Option<Process>,
 }
 
-impl Target {
+impl LoginTarget {
     fn seawall(set: &ReplicaSet) -> Self {
         let port = free_port().expect("a port is free");
         let mut command = serve(binary());
@@ -152,7 +152,7 @@ impl Target {
 }
 
 /// The times of refusals, sorted, for each of [`Reason::ALL`].
-type Times = [Vec<Duration>; Reason::ALL.len()];
+type RefusalTimes = [Vec<Duration>; Reason::ALL.len()];
 
 fn main() {
     let is_quick = std::env::args().any(|argument| argument == "--quick");
@@ -171,13 +171,13 @@ async fn run(tries: usize) {
     let set = ReplicaSet::start(1, Options::with_auth()).await;
     let set = set.expect("a mongod starts");
     let primary = set.primary().await.expect("the set has a primary");
-    let direct = Target {
+    let direct = LoginTarget {
         name: "mongod",
         address: primary.address(),
         clients: DIRECT_CLIENTS,
         _process: None,
     };
-    let targets = [direct, Target::seawall(&set)];
+    let targets = [direct, LoginTarget::seawall(&set)];
     let logins = Arc::new(Logins::prepare(&set, &targets).await);
     let mut measured = Vec::new();
     for target in &targets {
@@ -210,14 +210,14 @@ async fn run(tries: usize) {
 }
 
 /// Measures `tries` refused logins for each reason. The reasons alternate.
-async fn measure(target: &Target, logins: &Arc<Logins>, tries: usize) -> Times {
+async fn measure(target: &LoginTarget, logins: &Arc<Logins>, tries: usize) -> RefusalTimes {
     let mut clients = JoinSet::new();
     for number in 0..target.clients {
         let (address, logins) = (target.address, Arc::clone(logins));
         let tries = tries / target.clients;
         clients.spawn(async move { log_in_repeatedly(address, &logins, tries, number).await });
     }
-    let mut all = Times::default();
+    let mut all = RefusalTimes::default();
     while let Some(times) = clients.join_next().await {
         let times = times.expect("a client does not panic");
         for (all, times) in all.iter_mut().zip(times) {
@@ -236,13 +236,13 @@ async fn log_in_repeatedly(
     logins: &Logins,
     tries: usize,
     client_number: usize,
-) -> Times {
+) -> RefusalTimes {
     let mut client = RawClient::connect(address)
         .await
         .expect("the target accepts connections");
     let greeted = client.greet(bson::doc! {}).await;
     assert!(greeted.is_ok_and(|reply| reply.is_ok()), "the hello failed");
-    let mut times = Times::default();
+    let mut times = RefusalTimes::default();
     for number in 0..tries {
         let mut order: Vec<_> = Reason::ALL.into_iter().zip(&mut times).collect();
         // The order of the reasons changes, so that no reason always follows the same other reason.
@@ -280,14 +280,14 @@ fn at(times: &[Duration], percent: usize) -> u128 {
     times.get(index).map_or(0, Duration::as_micros)
 }
 
-fn difference_of_medians(times: &Times) -> u128 {
+fn difference_of_medians(times: &RefusalTimes) -> u128 {
     let medians = times.each_ref().map(|times| at(times, 50));
     let [most, least] = [medians.iter().max(), medians.iter().min()];
     most.unwrap_or(&0) - least.unwrap_or(&0)
 }
 
 /// The largest [`distance`] between the times of two reasons.
-fn largest_distance(times: &Times) -> f64 {
+fn largest_distance(times: &RefusalTimes) -> f64 {
     let pairs = times
         .iter()
         .flat_map(|one| times.iter().map(move |other| (one, other)));

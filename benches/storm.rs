@@ -30,7 +30,7 @@ use seawall_benches::{
     output::say,
     process::{cpu_split, peak_resident_bytes, resident_bytes},
     setup::Instance,
-    storm_testbed::{Counts, Load, LoadReport, Stall, StormTestbed},
+    storm_testbed::{Counts, LoadProcess, LoadReport, Stall, StormTestbed},
 };
 use tokio::{
     runtime::Builder,
@@ -59,7 +59,7 @@ const MEMORY_PAUSE: Duration = Duration::from_secs(5);
 /// Operations per second of the clients that keep their connections during the storm.
 const BESIDE: f64 = 500.0;
 
-struct Plan {
+struct StormPlan {
     sizes: Vec<usize>,
     short_sizes: Vec<usize>,
     persistent: usize,
@@ -87,7 +87,7 @@ struct Plan {
     is_quick: bool,
 }
 
-impl Plan {
+impl StormPlan {
     /// Creates the plan that the options on the command line describe.
     fn of_command_line() -> Self {
         let is_quick = std::env::args().any(|argument| argument == "--quick");
@@ -165,7 +165,7 @@ fn number(name: &str) -> Option<usize> {
 }
 
 fn main() {
-    let plan = Plan::of_command_line();
+    let plan = StormPlan::of_command_line();
     let only = option("--only");
     let wanted = |part: &str| only.as_ref().is_none_or(|only| only == part);
     let runtime = Builder::new_multi_thread()
@@ -213,18 +213,18 @@ fn name_of(is_through: bool) -> &'static str {
 }
 
 /// Starts a load (`seawall load`) with these options.
-fn load(kind: &str, uri: &str, seconds: u64, options: &[(&str, String)]) -> Load {
+fn load(kind: &str, uri: &str, seconds: u64, options: &[(&str, String)]) -> LoadProcess {
     let mut arguments = vec![kind.to_owned(), uri.to_owned()];
     let duration = ("--duration-s", seconds.to_string());
     for (option, value) in [duration].iter().chain(options) {
         arguments.extend([(*option).to_owned(), value.clone()]);
     }
-    Load::start(&arguments)
+    LoadProcess::start(&arguments)
 }
 
 /// Starts clients that open one connection for each find. Each step (such as connecting, the login
 /// or the find) has a time limit of 500 ms.
-fn short_load(uri: &str, clients: usize, seconds: u64) -> Load {
+fn short_load(uri: &str, clients: usize, seconds: u64) -> LoadProcess {
     let options = [
         ("--clients", clients.to_string()),
         ("--timeouts-ms", "500".to_owned()),
@@ -233,7 +233,7 @@ fn short_load(uri: &str, clients: usize, seconds: u64) -> Load {
 }
 
 /// Opens one connection for each find, as PHP applications do.
-async fn short(testbed: &StormTestbed, plan: &Plan) {
+async fn short(testbed: &StormTestbed, plan: &StormPlan) {
     say(
         "\n## Short connections: connect, hello, SCRAM-SHA-256, find, close; time limit of 500 ms for each step\n",
     );
@@ -293,7 +293,12 @@ impl Short {
     }
 }
 
-async fn short_run(testbed: &StormTestbed, plan: &Plan, clients: usize, is_through: bool) -> Short {
+async fn short_run(
+    testbed: &StormTestbed,
+    plan: &StormPlan,
+    clients: usize,
+    is_through: bool,
+) -> Short {
     let uri = endpoint(testbed, is_through);
     let cpu = || {
         [testbed.seawall_id(), testbed.primary_id()].map(|process| cpu_split(process.unwrap_or(0)))
@@ -322,7 +327,7 @@ async fn short_run(testbed: &StormTestbed, plan: &Plan, clients: usize, is_throu
 
 /// Counts Seawall's system calls during client logins. At most one call of `getrandom` is allowed
 /// per hundred logins.
-async fn calls(testbed: &StormTestbed, plan: &Plan) {
+async fn calls(testbed: &StormTestbed, plan: &StormPlan) {
     say(
         "\n## System calls of Seawall while clients connect, log in, run a find and disconnect (strace -f -c)\n",
     );
@@ -347,7 +352,7 @@ async fn calls(testbed: &StormTestbed, plan: &Plan) {
     assert!(random * 100.0 <= logins, "{random} calls of getrandom");
 }
 
-async fn idle(testbed: &mut StormTestbed, plan: &Plan) {
+async fn idle(testbed: &mut StormTestbed, plan: &StormPlan) {
     say("\n## Clients that have logged in and are idle\n");
     say("| clients | connected | bytes per client | server connections |");
     say("|---|---|---|---|");
@@ -367,7 +372,7 @@ async fn idle(testbed: &mut StormTestbed, plan: &Plan) {
 
 /// Measures the memory that Seawall keeps after storms, which shows how much memory the allocator
 /// loses to fragmentation.
-async fn memory(testbed: &mut StormTestbed, plan: &Plan) {
+async fn memory(testbed: &mut StormTestbed, plan: &StormPlan) {
     say("\n## Memory of Seawall after storms of short connections\n");
     say("| clients | storm | before, MiB | peak since the start, MiB | 5 s after the storm, MiB |");
     say("|---|---|---|---|---|");
@@ -395,7 +400,7 @@ async fn memory(testbed: &mut StormTestbed, plan: &Plan) {
     }
 }
 
-fn pages(testbed: &StormTestbed, plan: &Plan) {
+fn pages(testbed: &StormTestbed, plan: &StormPlan) {
     say("\n## PHP scripts with one connection each\n");
     say("| runs | direct | Seawall | time ratio |");
     say("|---|---|---|---|");
@@ -442,7 +447,7 @@ struct Stalled {
     primary_logins: f64,
 }
 
-async fn incident(testbed: &StormTestbed, plan: &Plan) {
+async fn incident(testbed: &StormTestbed, plan: &StormPlan) {
     say("\n## Storms while the primary stalls\n");
     say(
         "| clients | stall | target | run | hello p99 minus the load generator's lateness p99 | operations/s of clients that keep their connections (500 offered), from 3 s after the stall | time until 90 % of these operations are served again | server connections | server logins | p99 of reads from the secondary during the stall, divided by the p99 before | storm clients timed out |",
@@ -463,7 +468,7 @@ async fn incident(testbed: &StormTestbed, plan: &Plan) {
 
 async fn stalled(
     testbed: &StormTestbed,
-    plan: &Plan,
+    plan: &StormPlan,
     clients: usize,
     how: Stall,
     is_through: bool,
@@ -531,7 +536,14 @@ async fn stalled(
     }
 }
 
-fn row(plan: &Plan, clients: usize, how: Stall, run: usize, is_through: bool, stalled: &Stalled) {
+fn row(
+    plan: &StormPlan,
+    clients: usize,
+    how: Stall,
+    run: usize,
+    is_through: bool,
+    stalled: &Stalled,
+) {
     let stall_begins = usize::try_from(plan.calm_seconds).unwrap_or(0);
     let stall_ends = usize::try_from(plan.calm_seconds + plan.stall_seconds).unwrap_or(0);
     let hello = stalled.storm.seconds("hello_p99_ms");
@@ -590,7 +602,7 @@ fn recovered(operations: &[f64], stall_ends: usize, offered: f64) -> String {
     }
 }
 
-async fn persistent(testbed: &StormTestbed, plan: &Plan) {
+async fn persistent(testbed: &StormTestbed, plan: &StormPlan) {
     let (clients, offered) = (plan.persistent, 2_000.0);
     say(&format!(
         "\n## {clients} clients that keep their connections, {offered:.0} operations/s with timeouts of 500 ms, the primary stopped for 3 s\n"
@@ -630,7 +642,7 @@ async fn persistent(testbed: &StormTestbed, plan: &Plan) {
     }
 }
 
-async fn restart(testbed: &mut StormTestbed, plan: &Plan) {
+async fn restart(testbed: &mut StormTestbed, plan: &StormPlan) {
     let (clients, offered) = (plan.surge, 1_000.0);
     say(&format!(
         "\n## Seawall killed with {clients} connected clients, and started one second later\n"

@@ -55,7 +55,7 @@ const COMPRESSORS: [&str; 4] = [
     "&compressors=zstd",
 ];
 
-struct Plan {
+struct TrainingPlan {
     /// Duration of each load.
     time: Duration,
     /// Numbers of connections. A load with finds of small documents runs with each number.
@@ -68,12 +68,12 @@ fn main() {
     let is_quick = std::env::args().any(|argument| argument == "--quick");
     let seconds = option("--seconds").map(|text| text.parse().expect("--seconds takes a number"));
     let plan = match is_quick {
-        true => Plan {
+        true => TrainingPlan {
             time: Duration::from_secs(1),
             connections: vec![1, 64],
             logins: 50,
         },
-        false => Plan {
+        false => TrainingPlan {
             time: Duration::from_secs(seconds.unwrap_or(5)),
             connections: vec![1, 64, 1_000],
             logins: 2_000,
@@ -85,7 +85,7 @@ fn main() {
         .block_on(train(&Instance::measured(), &plan));
 }
 
-async fn train(trained: &Instance, plan: &Plan) {
+async fn train(trained: &Instance, plan: &TrainingPlan) {
     let time = plan.time;
     let set = ReplicaSet::start(1, Options::with_auth()).await;
     let set = set.expect("a mongod starts");
@@ -117,7 +117,7 @@ async fn train(trained: &Instance, plan: &Plan) {
 }
 
 /// Runs finds and writes over few and many connections.
-async fn train_path(clients: &Clients, address: &ServerAddress, plan: &Plan) {
+async fn train_path(clients: &Clients, address: &ServerAddress, plan: &TrainingPlan) {
     let time = plan.time;
     for connections in &plan.connections {
         run(clients, address, Work::Finds(SMALL), *connections, time).await;

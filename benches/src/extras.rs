@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::{
     process::resident_bytes,
-    storm_testbed::{Load, StormTestbed},
+    storm_testbed::{LoadProcess, StormTestbed},
     strace::{Calls, Traced},
 };
 
@@ -40,7 +40,7 @@ pub async fn calls(testbed: &StormTestbed, clients: usize, seconds: u64) -> Opti
         "--timeouts-ms".to_owned(),
         "5000".to_owned(),
     ];
-    Load::start(&arguments).report().await;
+    LoadProcess::start(&arguments).report().await;
     let logins = testbed.counts().await.client_logins - before;
     let calls = traced.finish();
     Some(LoginCalls { logins, calls })
@@ -48,7 +48,7 @@ pub async fn calls(testbed: &StormTestbed, clients: usize, seconds: u64) -> Opti
 
 /// Seawall's memory and connections while clients that have logged in are idle.
 #[derive(Clone, Copy, Debug)]
-pub struct Idle {
+pub struct IdleClients {
     /// Number of connected clients at the time of the measurement.
     pub connected: f64,
     /// Growth of Seawall's resident memory per client, in bytes.
@@ -61,7 +61,7 @@ pub struct Idle {
 /// which is due within about 15 seconds. Then it stays connected, and runs an operation about every
 /// 15 seconds. The measurement is five seconds before the end. So `seconds` must be more than 20:
 /// otherwise some clients may not be connected yet.
-pub async fn idle(testbed: &StormTestbed, clients: usize, seconds: u64) -> Idle {
+pub async fn idle(testbed: &StormTestbed, clients: usize, seconds: u64) -> IdleClients {
     let process = testbed.seawall_id().expect("Seawall runs");
     let before = resident_bytes(process).expect("Seawall runs");
     let arguments = [
@@ -77,7 +77,7 @@ pub async fn idle(testbed: &StormTestbed, clients: usize, seconds: u64) -> Idle 
         seconds.to_string(),
     ];
     let began = Instant::now();
-    let load = Load::start(&arguments);
+    let load = LoadProcess::start(&arguments);
     // The measurement is late, because Seawall frees buffers while clients are idle. It is not
     // later than five seconds before the end of the load, because all clients must still be
     // connected.
@@ -87,7 +87,7 @@ pub async fn idle(testbed: &StormTestbed, clients: usize, seconds: u64) -> Idle 
     let after = resident_bytes(process).expect("Seawall runs");
     load.report().await;
     let grown = u32::try_from(after.saturating_sub(before)).map_or(f64::NAN, f64::from);
-    Idle {
+    IdleClients {
         connected,
         bytes_each: grown / connected,
         server_connections: open,

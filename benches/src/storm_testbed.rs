@@ -274,9 +274,9 @@ impl StormTestbed {
 
 /// The process of a running load.
 #[derive(Debug)]
-pub struct Load(tokio_process::Child);
+pub struct LoadProcess(tokio_process::Child);
 
-impl Load {
+impl LoadProcess {
     /// Starts a load (`seawall load`) as a separate process. The load always runs with the binary
     /// of this build, so that it does not depend on the measured binary.
     ///

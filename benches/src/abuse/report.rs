@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     Attack,
     arena::{Ending, Tally, UnderWay},
-    testbed::Testbed,
+    testbed::AbuseTestbed,
     victims::{Phase, Victims},
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 
 /// The lengths of the phases, and the target of the attack.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct AttackTimes {
     /// Time before the first phase. During this time, connections are established and pools fill.
     pub warm_up: Duration,
     /// Length of the phase before the attack, and of the phase during the attack.
@@ -32,7 +32,7 @@ pub struct Times {
 
 /// The result of one attack.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct AttackRow {
     name: &'static str,
     /// The victims' measurements before the attack. Failures during the attack's preparation are
     /// counted in `during`.
@@ -47,7 +47,12 @@ pub struct Row {
 }
 
 /// Runs an attack against a new Seawall process, and measures the victims and Seawall.
-pub async fn measure(testbed: &Testbed, attack: &Attack, times: Times, is_quick: bool) -> Row {
+pub async fn measure(
+    testbed: &AbuseTestbed,
+    attack: &Attack,
+    times: AttackTimes,
+    is_quick: bool,
+) -> AttackRow {
     let seawall = testbed.seawall(attack.toml).await;
     let process = seawall.process_id();
     let cpu = || cpu_time(process).unwrap_or_default();
@@ -76,7 +81,7 @@ pub async fn measure(testbed: &Testbed, attack: &Attack, times: Times, is_quick:
     let (tally, attackers_cpu) = under_way.end().await;
     during.failed.extend(prepared.failed);
     during.refused.extend(prepared.refused);
-    Row {
+    AttackRow {
         name: attack.name,
         before,
         during,
@@ -109,7 +114,7 @@ pub fn say_head() {
     say("|---|---|---|---|---|---|---|---|---|---|---|---|---|---|");
 }
 
-impl Row {
+impl AttackRow {
     /// The p99 of the victims' small finds during the attack, divided by the p99 before the attack.
     pub fn ratio(&self) -> f64 {
         self.during.finds.percentile_ms(99) / self.before.finds.percentile_ms(99)

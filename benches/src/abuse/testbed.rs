@@ -37,8 +37,8 @@ pub const ROTATING: &str = "rotating";
 pub const RESTRICTED: &str = "restricted-user";
 
 /// The configuration with which Seawall reads no users from the server, and knows only the users in
-/// `auth.users`. [`Testbed::seawall`] appends these users: [`RESTRICTED`] with its keys, all others
-/// with their passwords.
+/// `auth.users`. [`AbuseTestbed::seawall`] appends these users: [`RESTRICTED`] with its keys, all
+/// others with their passwords.
 pub const CONFIGURED_USERS: &str = "auth.credentials = \"users\"\n";
 
 /// Number of small documents of each victim.
@@ -69,7 +69,7 @@ pub struct Users {
 
 /// The server with its users. Starts Seawall processes in front of it.
 #[derive(Debug)]
-pub struct Testbed {
+pub struct AbuseTestbed {
     server: Standalone,
     /// The users of the server.
     pub users: Users,
@@ -78,7 +78,7 @@ pub struct Testbed {
     plan: Plan,
 }
 
-impl Testbed {
+impl AbuseTestbed {
     /// Starts a server and creates its users and documents.
     ///
     /// # Panics

@@ -100,7 +100,7 @@ impl Victims {
     pub fn start(target: SocketAddr, users: Users) -> Self {
         let phase = Arc::new(Mutex::new(Phase::default()));
         let (stop, stopped) = watch::channel(false);
-        let work = Work {
+        let work = VictimWork {
             target,
             phase: Arc::clone(&phase),
             stopped,
@@ -142,7 +142,7 @@ impl Victims {
 }
 
 #[derive(Clone)]
-struct Work {
+struct VictimWork {
     target: SocketAddr,
     phase: Arc<Mutex<Phase>>,
     stopped: watch::Receiver<bool>,
@@ -154,7 +154,7 @@ struct Find {
     durations: fn(&mut Phase) -> &mut Durations,
 }
 
-impl Work {
+impl VictimWork {
     async fn run(self, users: Users) {
         let mut tasks = JoinSet::new();
         let pairs = [

@@ -7,8 +7,8 @@ use seawall_transport::connection::Connection;
 use tokio::time::timeout;
 
 use super::{
-    plan::{AUTO, Plan, Situation, Times},
-    testbed::Testbed,
+    plan::{AUTO, ConcurrencyPlan, MeasurementTimes, Situation},
+    testbed::ConcurrencyTestbed,
 };
 use crate::{
     insight::{float, seawall::Seawall},
@@ -37,11 +37,11 @@ pub struct Figures {
 /// Measures one cell: one limit with one number of clients. The number of clients in `situation`
 /// must not change over time.
 pub async fn measure(
-    testbed: &Testbed,
+    testbed: &ConcurrencyTestbed,
     situation: Situation,
     limit: &str,
     clients: usize,
-    times: &Times,
+    times: &MeasurementTimes,
 ) -> Figures {
     let seawall = testbed.seawall(situation, limit).await;
     let open = testbed.connect(&seawall, clients).await;
@@ -56,7 +56,11 @@ pub async fn measure(
 
 /// Measures a load whose number of clients changes from phase to phase. Clients that run no
 /// operations in a phase stay connected.
-pub async fn measure_change(testbed: &Testbed, seawall: &Seawall, plan: &Plan) -> Vec<Figures> {
+pub async fn measure_change(
+    testbed: &ConcurrencyTestbed,
+    seawall: &Seawall,
+    plan: &ConcurrencyPlan,
+) -> Vec<Figures> {
     let most = plan.phases.iter().copied().max().unwrap_or(0);
     let mut open = testbed.connect(seawall, most).await;
     let mut figures = Vec::new();
@@ -86,7 +90,7 @@ pub async fn run(open: Vec<Connection>, work: Work, time: Duration) -> (Outcome,
 }
 
 async fn measure_load(
-    testbed: &Testbed,
+    testbed: &ConcurrencyTestbed,
     seawall: &Seawall,
     open: Vec<Connection>,
     work: Work,

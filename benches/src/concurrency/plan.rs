@@ -85,7 +85,7 @@ impl Situation {
 
 /// The settings of a run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ConcurrencyPlan {
     /// The values of `pool.concurrency` to compare, see [`Self::limits_for`].
     pub limits: Vec<String>,
     /// The numbers of clients with which each limit is measured.
@@ -93,7 +93,7 @@ pub struct Plan {
     /// Number of measurements of each cell. A cell is one limit with one number of clients.
     pub rounds: usize,
     /// How long each part of a measurement lasts.
-    pub times: Times,
+    pub times: MeasurementTimes,
     /// Number of clients in each phase of the situation [`Situation::Change`].
     pub phases: [usize; 3],
     /// Number of clients while a trace is recorded, in the situations in which this number does not
@@ -108,7 +108,7 @@ pub struct Plan {
 
 /// How long each part of a measurement lasts.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct MeasurementTimes {
     /// How long the load runs before a measurement with a fixed limit or without a limit. In this
     /// time, Seawall establishes its server connections.
     pub warm_up: Duration,
@@ -123,7 +123,7 @@ pub struct Times {
     pub trace: Duration,
 }
 
-impl Plan {
+impl ConcurrencyPlan {
     /// The plan that the options on the command line request.
     ///
     /// # Panics
@@ -167,7 +167,7 @@ impl Plan {
             limits: limits.map(str::to_owned).to_vec(),
             connections: vec![16, 64, 256, 1_000, 4_000],
             rounds: 3,
-            times: Times {
+            times: MeasurementTimes {
                 warm_up: Duration::from_secs(3),
                 auto_warm_up: Duration::from_secs(10),
                 cell: Duration::from_secs(5),
@@ -189,7 +189,7 @@ impl Plan {
             limits: [AUTO, "8"].map(str::to_owned).to_vec(),
             connections: vec![16],
             rounds: 1,
-            times: Times {
+            times: MeasurementTimes {
                 warm_up: short,
                 auto_warm_up: short,
                 cell: second,
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn only_the_lowest_of_the_fixed_limits_without_effect_is_compared() {
-        let plan = Plan::full();
+        let plan = ConcurrencyPlan::full();
         let all = ["off", AUTO, "4", "8", "16", "32", "64", "128", "256"];
         for (clients, expected) in [
             (3, 3),

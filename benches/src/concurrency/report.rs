@@ -17,7 +17,7 @@ pub const RESULTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/results");
 /// The results of one cell (one limit with one number of clients). Each figure has its minimum,
 /// median and maximum over the cell's rounds.
 #[derive(Clone, Debug, Serialize)]
-struct Row {
+struct CellRow {
     situation: &'static str,
     /// The number of clients. In the situation `change`, also the number of the phase.
     clients: String,
@@ -35,7 +35,7 @@ pub struct Report {
     /// The conditions of the run. [`Run::rounds`] and [`Run::seconds`] apply to each cell (one
     /// limit with one number of clients).
     run: Run,
-    cells: Vec<Row>,
+    cells: Vec<CellRow>,
 }
 
 impl Report {
@@ -58,7 +58,7 @@ impl Report {
     /// with the medians of its rounds.
     pub fn add(&mut self, situation: Situation, clients: &str, limit: &str, rounds: &[Figures]) {
         let of = |figure: fn(&Figures) -> f64| Spread::of(rounds.iter().map(figure));
-        let row = Row {
+        let row = CellRow {
             situation: situation.name(),
             clients: clients.to_owned(),
             limit: limit.to_owned(),
@@ -87,10 +87,11 @@ impl Report {
         say("\n## Throughput relative to the best fixed limit\n");
         say("| situation | clients | best fixed limit | operations/s | `auto` | `off` |");
         say("|---|---|---|---|---|---|");
-        let is_same = |a: &Row, b: &Row| (a.situation, &a.clients) == (b.situation, &b.clients);
+        let is_same =
+            |a: &CellRow, b: &CellRow| (a.situation, &a.clients) == (b.situation, &b.clients);
         for cells in self.cells.chunk_by(is_same) {
             let fixed = cells.iter().filter(|row| row.limit.parse::<u32>().is_ok());
-            let median = |row: &Row| row.throughput.median;
+            let median = |row: &CellRow| row.throughput.median;
             let Some(best) = fixed.max_by(|a, b| median(a).total_cmp(&median(b))) else {
                 continue;
             };

@@ -40,9 +40,10 @@ pool.connections_per_second = 0
 pool.wait_queue_timeout_ms = 60000
 ";
 
-/// A running server. [`Testbed::seawall`] starts a Seawall process in front of the server.
+/// A running server. [`ConcurrencyTestbed::seawall`] starts a Seawall process in front of the
+/// server.
 #[derive(Debug)]
-pub struct Testbed {
+pub struct ConcurrencyTestbed {
     server: Standalone,
     root: mongodb::Client,
     clients: Clients,
@@ -50,7 +51,7 @@ pub struct Testbed {
     plan: Plan,
 }
 
-impl Testbed {
+impl ConcurrencyTestbed {
     /// Starts the server and the relay, and creates the clients' user and documents in the server.
     ///
     /// # Panics

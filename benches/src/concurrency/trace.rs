@@ -11,8 +11,8 @@ use tokio::{
 
 use super::{
     cells::{measure_change, run},
-    plan::{AUTO, Plan, Situation},
-    testbed::Testbed,
+    plan::{AUTO, ConcurrencyPlan, Situation},
+    testbed::ConcurrencyTestbed,
 };
 use crate::insight::{float, seawall::Seawall};
 
@@ -50,7 +50,11 @@ pub struct Trace {
 ///
 /// # Panics
 /// If an operation fails.
-pub async fn record(testbed: &Testbed, situation: Situation, plan: &Plan) -> Trace {
+pub async fn record(
+    testbed: &ConcurrencyTestbed,
+    situation: Situation,
+    plan: &ConcurrencyPlan,
+) -> Trace {
     let seawall = testbed.seawall(situation, AUTO).await;
     let title = situation.title();
     if situation == Situation::Change {

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use super::{
     DATABASE, Machine, Plan, letters,
-    link::{Target, message},
+    link::{LinkTarget, message},
     pace::{Paced, Rate},
     random::Random,
     seawall::Seawall,
@@ -137,7 +137,7 @@ async fn watch(
 ) -> Changes {
     let toml = "auth.credentials = \"none\"\n";
     let seawall = Seawall::start(plan, &server.uri(), toml).await;
-    let target = Target {
+    let target = LinkTarget {
         address: seawall.address(),
         login: None,
     };

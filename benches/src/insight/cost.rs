@@ -24,7 +24,7 @@ use tokio::{task::JoinSet, time::sleep};
 
 use super::{
     DATABASE, Machine, Plan, float, letters,
-    link::{Link, Target, message},
+    link::{Link, LinkTarget, message},
     seawall::Seawall,
 };
 use crate::{output::say, process::cpu_split, spread::Spread};
@@ -131,7 +131,7 @@ impl Rival {
         toml: &str,
     ) -> Self {
         let seawall = Seawall::start(plan, &server.root_uri(), toml).await;
-        let target = Target {
+        let target = LinkTarget {
             address: seawall.address(),
             login: Some(Login::new("admin", ROOT, ROOT_PASSWORD)),
         };

@@ -17,8 +17,8 @@ use tokio::{task::JoinSet, time::Instant};
 
 use super::{
     DATABASE, Plan, count, float, letters,
-    link::{Link, Target, message},
-    logged::{Durations, Logged},
+    link::{Link, LinkTarget, message},
+    logged::{Logged, LoggedDurations},
     random::{Random, Zipf},
     seawall::Seawall,
     table::{Table, Worst},
@@ -170,7 +170,7 @@ struct Sent {
 }
 
 async fn load(seawall: &Seawall, operations: u64) -> Sent {
-    let target = Target {
+    let target = LinkTarget {
         address: seawall.address(),
         login: None,
     };
@@ -304,7 +304,7 @@ fn report(sent: &Sent, reported: &Reported, logged: &Logged, log: &Path, plan: &
 }
 
 fn counts(logged: &Logged) -> Vec<u64> {
-    logged.shapes.values().map(Durations::count).collect()
+    logged.shapes.values().map(LoggedDurations::count).collect()
 }
 
 fn levels(reported: &Reported) -> String {
@@ -323,7 +323,7 @@ fn compare_shapes(table: &mut Table, reported: &Reported, logged: &Logged, all: 
     table.same("operations in all shape rows", all, float(operations), all);
     let mut time = Worst::default();
     let reported_ms: f64 = rows.iter().map(|row| row.total_time_ms).sum();
-    let true_ms: f64 = logged.shapes.values().map(Durations::sum_ms).sum();
+    let true_ms: f64 = logged.shapes.values().map(LoggedDurations::sum_ms).sum();
     // The two sums may differ slightly, because the floats are added in different orders.
     time.add(reported_ms, true_ms);
     table.within("total time in all shape rows", time, 1e-9);
@@ -398,7 +398,7 @@ fn compare_servers(table: &mut Table, reported: &Reported, logged: &Logged) {
 /// Compares the counts and latencies that Seawall reports for namespaces or servers with the slow
 /// log. Seawall's histograms for namespaces and servers have 32 buckets per octave (a factor of
 /// two).
-fn compare_rows(table: &mut Table, of: &str, rows: &[(u64, Latency, &Durations)]) {
+fn compare_rows(table: &mut Table, of: &str, rows: &[(u64, Latency, &LoggedDurations)]) {
     let unequal = rows.iter().filter(|(count, _, raw)| *count != raw.count());
     let unequal = float(count(unequal.count()));
     table.same(
@@ -414,7 +414,7 @@ fn compare_rows(table: &mut Table, of: &str, rows: &[(u64, Latency, &Durations)]
 
 /// Compares the reported latency quantiles and maximum of each row with the durations from the slow
 /// log. The relative error of a quantile must be at most `allowed`.
-fn compare(table: &mut Table, of: &str, rows: &[(Latency, &Durations)], allowed: f64) {
+fn compare(table: &mut Table, of: &str, rows: &[(Latency, &LoggedDurations)], allowed: f64) {
     for (name, per_mille, quantile) in QUANTILES {
         let mut worst = Worst::default();
         for (latency, raw) in rows {

@@ -11,7 +11,7 @@ use tokio::{
 
 /// The address to which a load connects, and the login with which its connections authenticate.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct LinkTarget {
     /// Address of Seawall, or of a server itself.
     pub address: SocketAddr,
     /// The login; `None` if authentication is off.
@@ -32,7 +32,7 @@ impl Link {
     ///
     /// # Panics
     /// If the connection or the login is refused.
-    pub async fn connect(target: &Target) -> Self {
+    pub async fn connect(target: &LinkTarget) -> Self {
         let stream = TcpStream::connect(target.address).await;
         let stream = stream.expect("the target accepts connections");
         stream.set_nodelay(true).expect("the option can be set");
@@ -56,7 +56,7 @@ impl Link {
     }
 
     /// Establishes `count` connections, one after another.
-    pub async fn connect_all(target: &Target, count: usize) -> Vec<Self> {
+    pub async fn connect_all(target: &LinkTarget, count: usize) -> Vec<Self> {
         let mut links = Vec::with_capacity(count);
         for _ in 0..count {
             links.push(Self::connect(target).await);

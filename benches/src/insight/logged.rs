@@ -56,11 +56,11 @@ pub struct Logged {
     /// Number of lines in which the total time differs from the sum of the phases.
     pub unequal_totals: u64,
     /// Durations of operations, by the id of their shape.
-    pub shapes: HashMap<String, Durations>,
+    pub shapes: HashMap<String, LoggedDurations>,
     /// Durations of operations, by namespace.
-    pub namespaces: HashMap<Namespace, Durations>,
+    pub namespaces: HashMap<Namespace, LoggedDurations>,
     /// Durations of the `server` phase, by server.
-    pub servers: HashMap<String, Durations>,
+    pub servers: HashMap<String, LoggedDurations>,
 }
 
 impl Logged {
@@ -87,7 +87,7 @@ impl Logged {
         let all = logged.shapes.values_mut();
         let all = all.chain(logged.namespaces.values_mut());
         all.chain(logged.servers.values_mut())
-            .for_each(Durations::sort);
+            .for_each(LoggedDurations::sort);
         logged
     }
 
@@ -114,7 +114,7 @@ impl Logged {
     }
 }
 
-fn add<K: std::hash::Hash + Eq>(all: &mut HashMap<K, Durations>, key: K, ns: u64) {
+fn add<K: std::hash::Hash + Eq>(all: &mut HashMap<K, LoggedDurations>, key: K, ns: u64) {
     all.entry(key).or_default().0.push(ns);
 }
 
@@ -131,9 +131,9 @@ fn nanoseconds(ms: f64) -> u64 {
 
 /// Durations in nanoseconds. [`Logged::read`] returns them in ascending order.
 #[derive(Clone, Debug, Default)]
-pub struct Durations(Vec<u64>);
+pub struct LoggedDurations(Vec<u64>);
 
-impl Durations {
+impl LoggedDurations {
     fn sort(&mut self) {
         self.0.sort_unstable();
     }

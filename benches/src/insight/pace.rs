@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::link::{Link, Target};
+use super::link::{Link, LinkTarget};
 
 /// The rate of a load.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ pub struct Paced {
 impl Paced {
     /// Connects and starts the load. `source` gets the index of a connection, and returns a
     /// function that returns the next message of this connection.
-    pub async fn start<S>(target: &Target, rate: Rate, source: impl Fn(u32) -> S) -> Self
+    pub async fn start<S>(target: &LinkTarget, rate: Rate, source: impl Fn(u32) -> S) -> Self
     where
         S: FnMut() -> Vec<u8> + Send + 'static,
     {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
     DATABASE, Machine, Plan,
-    link::{Target, message},
+    link::{LinkTarget, message},
     pace::{Paced, Rate},
     random::Random,
     seawall::Seawall,
@@ -212,8 +212,8 @@ async fn fill(client: &Client) {
     inserted.expect("documents can be inserted");
 }
 
-fn target(seawall: &Seawall) -> Target {
-    Target {
+fn target(seawall: &Seawall) -> LinkTarget {
+    LinkTarget {
         address: seawall.address(),
         login: Some(Login::new("admin", ROOT, ROOT_PASSWORD)),
     }
