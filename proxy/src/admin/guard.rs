@@ -280,8 +280,9 @@ impl Guard {
         let hosts = hosts(uri, headers);
         let is_allowed =
             |host: &Option<Authority>| host.as_ref().is_some_and(|host| self.allows(host.host()));
-        // Without a certificate, the host must be known. A certificate shows that the connection
-        // uses TLS, and with TLS a browser notices if a foreign host name leads to this address.
+        // Against DNS rebinding: a page may have a foreign host name that resolves to this address.
+        // So the host that the request names must be allowed, unless the client has a certificate.
+        // Then the connection uses TLS, and the browser itself refuses the foreign host name.
         if presented.certificate.is_none() && !hosts.iter().all(is_allowed) {
             return Err(AccessRefusal::Host);
         }

@@ -216,8 +216,8 @@ mod tests {
         doc! {"update": "games", "updates": [{"q": {"_id": 1}, "u": update}], "$db": "d"}
     }
 
-    /// Checks that Seawall learns from commands of this user that the names below `scores` are
-    /// data.
+    /// Sends updates of this user with 65 different names below `scores`. Checks that Seawall then
+    /// treats all names below `scores` as data.
     fn assert_scores_are_learned(user: &str, table: &NameTable) {
         let names = (0..65).map(|name| format!("scores.{}", word(name)));
         let learned: u64 = names.map(|path| add_of(user, table, &set(&path))).sum();

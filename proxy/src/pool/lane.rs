@@ -46,9 +46,9 @@ const SHORT_SLICE: Duration = Duration::from_millis(100);
 /// Length of a slice while more operations wait for a permit than there are permits.
 const SHORTEST_SLICE: Duration = Duration::from_millis(25);
 
-/// If the reply has not begun after twice the length of the slice plus this time, the turn of the
-/// server ends, provided that enough connections are left for other operations. If they are not,
-/// Seawall checks again at intervals of this length.
+/// Additional time for the reply to begin, after twice the length of the slice. Then the turn of
+/// the server ends if enough connections are left for other operations. If too few are left, the
+/// turn continues, and Seawall checks again each time this time has passed.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Users without permits and without waiting operations are removed only if at least this number of

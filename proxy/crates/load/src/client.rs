@@ -364,8 +364,8 @@ mod tests {
         })
     }
 
-    /// Accepts one connection, and sends `reply` to each command. Before each reply, advances the
-    /// clock by `delay`. Without a delay, sends nothing.
+    /// Accepts one connection. If `delay` is `None`, never replies. Otherwise advances the clock by
+    /// `delay` before each reply, and sends `reply` to each command.
     async fn reply_to_all(listener: TcpListener, reply: RawDocumentBuf, delay: Option<Duration>) {
         let (mut stream, _) = listener.accept().await.unwrap();
         let Some(delay) = delay else {

@@ -2,8 +2,8 @@
 //! allows it, and collects the results.
 //!
 //! One task makes all decisions. Each connection has its own task, which has at most one command at
-//! a time. All these tasks are spawned: if the runtime has one worker, they all run in its thread,
-//! and no command has to wake another thread. A future that is not spawned runs in another thread.
+//! a time. The first task is spawned too, because `block_on` would run it outside of the workers.
+//! So with one worker, all tasks share its thread, and no command wakes another thread.
 
 use std::{
     collections::{HashMap, VecDeque},

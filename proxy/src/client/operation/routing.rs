@@ -25,8 +25,8 @@ const PAUSE_WHILE_PAUSED: Duration = Duration::from_millis(5);
 /// after a login failed. The next attempt will probably fail too.
 pub(super) const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
-/// While an operation waits for another router, the time between two checks of the user's identity.
-/// A check finds out whether the user has new keys, and whether the client has to log in again.
+/// Time between two checks of the user's identity while an operation waits for another router. A
+/// check finds out whether the user has new keys, and whether the client has to log in again.
 const KEYS_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How long an `abortTransaction` waits for the router of its transaction. The wait is short,

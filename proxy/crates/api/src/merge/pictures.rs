@@ -31,8 +31,9 @@ impl Merge for Heatmap {
         let requested = self.step_seconds.max(other.step_seconds);
         let length = step_length(requested, longest);
         self.step_seconds = length;
-        // The keys are the bits of the starts of steps. The bits of numbers that are not negative
-        // have the same order as the numbers, so the columns stay in ascending order of time.
+        // Each key is the start time of a step as `f64::to_bits`, because an `f64` cannot be a key.
+        // Floats that are not negative have the same order as their bits, so the columns stay in
+        // order of time.
         let mut merged: BTreeMap<u64, (f64, BTreeMap<usize, u64>)> = BTreeMap::new();
         for heatmap in [&*self, &other] {
             let mut own: BTreeMap<u64, f64> = BTreeMap::new();

@@ -293,7 +293,7 @@ async fn logins_at_the_conversation_limit_continue_when_keys_of_their_user_are_r
 
 /// The number of concurrent exchanges (a request to a server and its reply) is limited.
 #[tokio::test]
-async fn a_first_login_does_not_wait_for_logins_that_wait_for_the_proofs_of_their_clients() {
+async fn a_login_that_waits_for_its_client_does_not_delay_other_first_logins() {
     let scene = LoginScene::new().await;
     for name in ["a", "b", "c"] {
         scene.server.set_password(name, "secret");
