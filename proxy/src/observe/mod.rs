@@ -61,8 +61,8 @@ pub use self::{
     observation::{CursorOrigin, Observation, outcome_of},
     recorder::Recorder,
     registry::{Namespace, Shape, ShapeRow},
-    servers::{RelayedConnection, ServerMetrics},
-    slow_log::{SlowLog, SlowLogEntry},
+    servers::ServerMetrics,
+    slow_log::SlowLog,
     slow_ring::SlowOperation,
     sums::{FailureKind, NamespaceSums, ServerIndex, ServerSums, ShapeSums},
 };
@@ -74,7 +74,7 @@ pub(crate) use self::{
     own::{open_descriptors, process_cpu, resident_bytes},
     process::{HistoryLosses, Memory},
     protobuf::PROTOBUF,
-    servers::CloseReason,
+    servers::{CloseReason, RelayedConnection},
     slow_log::SlowLogSettings,
     sums::RowIndexes,
 };

@@ -63,11 +63,11 @@ impl CloseReason {
 /// is dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct RelayedConnection(ServerMetrics);
+pub(crate) struct RelayedConnection(ServerMetrics);
 
 impl RelayedConnection {
     /// The index of the server's row in the statistics of operations.
-    pub fn index(&self) -> ServerIndex {
+    pub(crate) fn index(&self) -> ServerIndex {
         self.0.index()
     }
 }

@@ -24,7 +24,7 @@ const MAX_LEVELS: usize = 1 + MAX_BSON_DEPTH;
 
 /// The data of one line: a slow operation.
 #[derive(Clone, Debug)]
-pub struct SlowLogEntry<'a> {
+pub(crate) struct SlowLogEntry<'a> {
     /// When the operation ended.
     pub at: SystemTime,
     /// The id of the shape, or group of shapes, that `text` describes.

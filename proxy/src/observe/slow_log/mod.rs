@@ -26,7 +26,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-pub use self::line::SlowLogEntry;
+pub(crate) use self::line::SlowLogEntry;
 pub(super) use self::rate::LineRate;
 use self::{
     line::Values,
