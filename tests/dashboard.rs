@@ -27,6 +27,7 @@ use seawall_tests::{
     scratch::Scratch,
     seawall::{Options, Seawall},
 };
+use tokio::sync::Mutex;
 
 const ACT_TOKEN: &str = "a-token-that-may-act";
 const READ_TOKEN: &str = "a-token-that-may-read";
@@ -197,27 +198,23 @@ const SCREENSHOTS: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/dashboard");
 /// Node would run one file at a time on two cores.
 const PARALLEL_FILES: &str = "--test-concurrency=3";
 
-/// Runs files of browser tests, with a low priority. The browsers use all cores, and
-/// `episodes.test.mjs` may run at the same time. In that test, Seawall must report when operations
-/// become slow. With a normal priority, the browsers would slow down all operations of that test,
-/// so Seawall could not see the difference.
-fn browse(files: &[&str], variables: &[(&str, &str)]) {
-    run_scripts(
-        "nice",
-        &[&["-n", "10", "node", "--test", PARALLEL_FILES], files].concat(),
-        variables,
-    );
-}
+/// The tests take turns. A browser uses all cores. In `episodes.test.mjs`, Seawall must report that
+/// operations became slow, and could not see the difference if browsers of other tests slowed down
+/// all operations.
+static TURN: Mutex<()> = Mutex::const_new(());
 
-fn run_scripts(program: &str, arguments: &[&str], variables: &[(&str, &str)]) {
+/// Runs files of browser tests.
+fn browse(files: &[&str], variables: &[(&str, &str)]) {
     let mut variables = variables.to_vec();
     variables.push(("SEAWALL_SCREENSHOTS", SCREENSHOTS));
-    tokio::task::block_in_place(|| run(program, arguments, &variables));
+    let arguments = [&["--test", PARALLEL_FILES], files].concat();
+    tokio::task::block_in_place(|| run("node", &arguments, &variables));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Node and Chromium; run by .ci/run"]
 async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
+    let _turn = TURN.lock().await;
     tokio::task::block_in_place(check_sources);
     let server = Standalone::start(ServerOptions::default()).await.unwrap();
     let seawall = Seawall::start(&server.uri()).await;
@@ -265,18 +262,20 @@ async fn dashboard_shows_the_numbers_of_the_api_in_a_real_browser() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Node and Chromium; run by .ci/run"]
 async fn dashboard_shows_reconnect_storms_stalls_and_traffic_changes_as_the_api_reports_them() {
+    let _turn = TURN.lock().await;
     tokio::task::block_in_place(install);
     let mongod = find_or_fetch(|_| {}).await.unwrap();
     let variables = [
         ("SEAWALL_BINARY", &*program()),
         ("SEAWALL_MONGOD", mongod.to_str().unwrap()),
     ];
-    run_scripts("node", &["--test", "episodes.test.mjs"], &variables);
+    browse(&["episodes.test.mjs"], &variables);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs Node and Chromium; run by .ci/run"]
 async fn reload_and_drain_on_the_dashboard_require_a_typed_confirmation() {
+    let _turn = TURN.lock().await;
     tokio::task::block_in_place(install);
     let server = Standalone::start(ServerOptions::default()).await.unwrap();
     let files = Scratch::create().unwrap();
