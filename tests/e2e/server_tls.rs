@@ -1,6 +1,7 @@
 //! Tests of TLS connections to servers: verification of certificates, revocation lists, and
 //! replacement of TLS files.
 
+mod outdated_relays;
 mod own_certificate;
 
 use std::{fs, sync::Arc, time::Duration};

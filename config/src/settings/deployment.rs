@@ -38,6 +38,13 @@ section! {
     /// version 2, which contains the client's address; 0 for the server's usual port and no header.
     relay_proxy_port: Option<u16> = key("deployment.relay_proxy_port",
         KeyKind::Integer { min: 0, max: 65535 }, Restart, default 0);
+    // Off by default, because an operation that a driver does not retry fails if its connection is
+    // closed just before the driver sends it.
+    /// After a change of the TLS files for servers, close relayed clients whose server connection
+    /// still uses the previous files. Seawall closes a client when it has been idle for a second,
+    /// and at most 100 clients per second.
+    relay_close_outdated: bool = key("deployment.relay_close_outdated",
+        KeyKind::Boolean, Live, default false);
     /// How long an operation waits for a suitable server; elections take 10 s or more.
     server_selection_timeout: Duration = key("deployment.server_selection_timeout_ms",
         TIMEOUT, Live, default 30000, unit "ms");

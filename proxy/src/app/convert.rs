@@ -199,6 +199,7 @@ pub(super) fn topology_settings(settings: &config::Settings) -> topology::Topolo
             // The topology sets `renewal` when a reload changes TLS to servers.
             renewal: None,
         },
+        closes_outdated_relays: settings.deployment.relay_close_outdated,
     }
 }
 

@@ -389,12 +389,8 @@ impl App {
         shared.memory.set_bytes(message_memory_bytes);
         shared.routing.pins.set_limits(pins);
         shared.routing.relay_pins.set_limits(pins);
-        shared.routing.topology.configure(
-            topology.local_threshold,
-            topology.pool,
-            connect_timeout,
-            server_tls,
-        );
+        let deployment = &shared.routing.topology;
+        deployment.configure(topology, connect_timeout, server_tls);
         if let Ok(running) = &self.feed.pulse {
             running.configure(pulse);
         }

@@ -38,6 +38,8 @@ pub(crate) struct Closes {
     pub(crate) refused_certificates: CloseTurns,
     /// Turns to close relayed clients because they must leave their server.
     pub(crate) changed_servers: CloseTurns,
+    /// Turns to close relayed clients whose server connection has an earlier TLS configuration.
+    pub(crate) outdated_relays: CloseTurns,
     /// Turns to close relayed clients because they are idle while Seawall drains.
     pub(crate) drain: CloseTurns,
 }
@@ -48,6 +50,7 @@ impl Default for Closes {
             refused_keys: CloseTurns::new(Some(MAX_WAIT_FOR_REPLY)),
             refused_certificates: CloseTurns::new(None),
             changed_servers: CloseTurns::new(None),
+            outdated_relays: CloseTurns::new(None),
             drain: CloseTurns::new(None),
         }
     }

@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use seawall_transport::Sharer;
 
+pub(crate) use self::closes::CloseTurns;
 use self::{closes::Closes, rates::Rates};
 pub use self::{
     fair::Origin,

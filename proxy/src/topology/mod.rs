@@ -47,7 +47,7 @@ use seawall_command::{
     ReadPreference, SHUTDOWN_IN_PROGRESS,
 };
 use seawall_locks::Mutex;
-use seawall_transport::connection::{Connector, Generation, ServerAddress, ServerTls};
+use seawall_transport::connection::{Connector, Generation, ServerAddress, ServerTls, TlsVersion};
 
 pub use self::{
     cluster_time::ClusterTime,
@@ -67,6 +67,8 @@ pub struct TopologySettings {
     pub heartbeat_frequency: Duration,
     /// Limits of each server's pool.
     pub pool: PoolLimits,
+    /// True if relays end soon after a change of the TLS configuration for servers.
+    pub closes_outdated_relays: bool,
 }
 
 /// If a connection of a pool ends during an operation, the pool waits for the reply to a probe. If
@@ -155,6 +157,8 @@ pub struct Topology {
     /// The server that was last chosen for the relays that share one server (see [`relay`]); `None`
     /// if none has been chosen yet.
     relay_choice: Mutex<Option<ServerAddress>>,
+    /// Relays whose server connection has an earlier TLS version end soon.
+    oldest_relay_tls: watch::Sender<TlsVersion>,
 }
 
 impl fmt::Debug for Topology {
@@ -217,6 +221,7 @@ impl Topology {
             driver_tls: watch::Sender::new(DriverTls::default()),
             ignored_primary: Mutex::default(),
             relay_choice: Mutex::new(None),
+            oldest_relay_tls: watch::Sender::default(),
         }
     }
 
@@ -315,26 +320,26 @@ impl Topology {
             local_threshold: Duration::ZERO,
             heartbeat_frequency: Duration::from_secs(10),
             pool: limits,
+            closes_outdated_relays: false,
         };
         let topology = Self::unwatched(settings, connector, recorder, runtime.clone(), runtime);
         topology.published.replace(Snapshot { description, pools });
         Arc::new(topology)
     }
 
-    /// Sets the latency window for server selection, and applies new limits to all pools.
-    /// `connect_timeout` is the new time limit for establishing a connection. If `tls` is set, all
-    /// connections are replaced soon, and the official driver connects again. The heartbeat
-    /// frequency does not change. Must not be called by two threads at a time, because the calls
-    /// could give different limits to different pools.
+    /// Applies new settings. The heartbeat frequency does not change. `connect_timeout` is the new
+    /// time limit for establishing a connection. If `tls` is set, all connections of pools are
+    /// replaced soon, and the official driver connects again. Must not be called by two threads at
+    /// a time, because the calls could give different limits to different pools.
     pub(crate) fn configure(
         &self,
-        local_threshold: Duration,
-        mut pool: PoolLimits,
+        mut settings: TopologySettings,
         connect_timeout: Duration,
         tls: Option<(Arc<ServerTls>, DriverTls)>,
     ) {
         self.connector.set_limit(connect_timeout);
-        pool.renewal = match tls {
+        settings.heartbeat_frequency = self.settings.load().heartbeat_frequency;
+        settings.pool.renewal = match tls {
             Some((tls, driver_tls)) => {
                 self.driver_tls.send_replace(driver_tls);
                 let version = self.connector.set_tls(tls);
@@ -346,18 +351,25 @@ impl Topology {
             }
             None => self.settings.load().pool.renewal,
         };
+        self.oldest_relay_tls
+            .send_replace(match settings.closes_outdated_relays {
+                true => self.connector.tls_version(),
+                false => TlsVersion::default(),
+            });
         // The lock ensures that no pool is created with the earlier limits after the pools were
         // listed.
         let state = self.state.lock();
-        self.settings.store(Arc::new(TopologySettings {
-            local_threshold,
-            pool: pool.clone(),
-            heartbeat_frequency: self.settings.load().heartbeat_frequency,
-        }));
+        let pool = settings.pool.clone();
+        self.settings.store(Arc::new(settings));
         let members = state.members.values();
         let pools: Vec<_> = members.map(|member| Arc::clone(&member.pool)).collect();
         drop(state);
         pools.iter().for_each(|server| server.set_limits(&pool));
+    }
+
+    /// Returns a receiver of the earliest TLS version whose relays need not end.
+    pub(crate) fn oldest_relay_tls(&self) -> watch::Receiver<TlsVersion> {
+        self.oldest_relay_tls.subscribe()
     }
 
     /// The latest snapshot of the deployment.

@@ -320,6 +320,7 @@ async fn topology(recorder: &Arc<Recorder>) -> Arc<Topology> {
             wait_queue_size: 1,
             renewal: None,
         },
+        closes_outdated_relays: false,
     };
     let nonces = NonceSource::new().expect("the system has random bytes");
     let connector = Connector::new(None, Vec::new(), second, Arc::new(nonces));

@@ -47,11 +47,11 @@ use tokio::{
 
 use super::{LoginDue, Newcomer, Peer, Shared};
 use crate::{
-    limits::{Eviction, HandshakePermit},
+    limits::{CloseTurns, Eviction, HandshakePermit},
     observe::ConnectedClient,
 };
 use seawall_stats::{Departure, Stage};
-use seawall_transport::{Message, MessageReader, Sharer, Stream};
+use seawall_transport::{Message, MessageReader, Sharer, Stream, connection::TlsVersion};
 use seawall_wire::{HEADER_BYTES, OpCode};
 
 use self::{
@@ -74,9 +74,10 @@ const TLS_ALERT: u8 = 0x15;
 /// The first bytes of a TLS record with a handshake: the record type and the major version.
 const TLS_RECORD: [u8; 2] = [TLS_HANDSHAKE, 0x03];
 
-/// In a drain, a relay that has been idle for this time is closed (see [`Relay::activity`]). The
-/// time is longer than a usual pause between two statements of a transaction.
-const IDLE_IN_DRAIN: Duration = Duration::from_secs(1);
+/// A relay that has to end soon is closed when it has been idle for this time (see
+/// [`Relay::activity`]). The time is longer than a usual pause between two statements of a
+/// transaction.
+const IDLE_BEFORE_CLOSE: Duration = Duration::from_secs(1);
 
 /// A client that Seawall will relay.
 pub(super) struct RelayedClient {
@@ -303,9 +304,12 @@ fn close(shared: &Shared, connected: &mut ConnectedClient, reason: &'static str)
 /// - The client's login is overdue.
 /// - Seawall drains and the client is idle.
 /// - Another server is now the primary or the selected router, so the relay must leave its server.
+/// - The server connection uses previous TLS files, the client is idle, and the configuration says
+///   that such relays end.
 pub(super) async fn relay(shared: &Arc<Shared>, relayed: RelayedClient, target: Target) {
     let Target {
         server,
+        tls_version,
         address,
         counted,
         requires_authentication,
@@ -341,6 +345,10 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: RelayedClient, target: 
             Some(Departure::Closed)
         }
         () = idle_in_drain(shared, sharer, &relay) => Some(Departure::Closed),
+        () = idle_and_outdated(shared, sharer, &relay, tls_version) => {
+            shared.recorder.count_unobserved("relay_tls_changed");
+            Some(Departure::Closed)
+        }
     };
     let stage = relay.stage();
     match how {
@@ -355,10 +363,10 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: RelayedClient, target: 
     }
 }
 
-/// Resolves when Seawall drains, the relay has been idle for [`IDLE_IN_DRAIN`], and it is the turn
-/// of this relay to be closed. A relayed client learns of a drain only if its connection is closed:
-/// its `hello` goes to the server. Clients that connect during the drain are not closed early,
-/// because they may have no other endpoint and would connect again and again.
+/// Resolves when Seawall drains, the relay has been idle for [`IDLE_BEFORE_CLOSE`], and it is the
+/// turn of this relay to be closed. A relayed client learns of a drain only if its connection is
+/// closed: its `hello` goes to the server. Clients that connect during the drain are not closed
+/// early, because they may have no other endpoint and would connect again and again.
 async fn idle_in_drain(shared: &Shared, sharer: Sharer, relay: &Relay<'_>) {
     let mut draining = shared.draining.clone();
     let began_before = draining.borrow_and_update().is_none();
@@ -367,15 +375,49 @@ async fn idle_in_drain(shared: &Shared, sharer: Sharer, relay: &Relay<'_>) {
     if !began_before || !drains {
         return pending().await;
     }
+    let turns = &shared.limits.closes().drain;
+    while !take_turn_if_idle(turns, sharer, relay, || true).await {}
+}
+
+/// Resolves when relays with the TLS version `version` have to end, the relay has been idle for
+/// [`IDLE_BEFORE_CLOSE`], and it is the turn of this relay to be closed.
+async fn idle_and_outdated(
+    shared: &Shared,
+    sharer: Sharer,
+    relay: &Relay<'_>,
+    version: Option<TlsVersion>,
+) {
+    let Some(version) = version else {
+        return pending().await;
+    };
+    let mut oldest = shared.routing.topology.oldest_relay_tls();
+    let turns = &shared.limits.closes().outdated_relays;
     loop {
-        let before = relay.activity();
-        sleep(IDLE_IN_DRAIN).await;
-        let is_idle = || before.is_some() && relay.activity() == before;
-        // Closes are spread over time, so that the reconnects do not become a storm.
-        if is_idle() && shared.limits.closes().drain.take(sharer, is_idle).await {
+        // An error means that Seawall ends.
+        if oldest.wait_for(|oldest| version < *oldest).await.is_err() {
+            return pending().await;
+        }
+        // A reload may change the setting while the relay waits.
+        let is_outdated = || version < *oldest.borrow();
+        if take_turn_if_idle(turns, sharer, relay, is_outdated).await {
             return;
         }
     }
+}
+
+/// Returns true if the relay is idle for [`IDLE_BEFORE_CLOSE`] from now on and until its turn to be
+/// closed, and if `is_due` is then true. The turns spread the closes over time, so that the
+/// reconnects do not become a storm.
+async fn take_turn_if_idle(
+    turns: &CloseTurns,
+    sharer: Sharer,
+    relay: &Relay<'_>,
+    is_due: impl Fn() -> bool,
+) -> bool {
+    let before = relay.activity();
+    sleep(IDLE_BEFORE_CLOSE).await;
+    let has_to_end = || before.is_some() && relay.activity() == before && is_due();
+    has_to_end() && turns.take(sharer, has_to_end).await
 }
 
 #[cfg(test)]

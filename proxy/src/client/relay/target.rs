@@ -13,7 +13,7 @@ use crate::{
 };
 use seawall_transport::{
     Sharer, Stream,
-    connection::{EstablishError, ServerAddress},
+    connection::{EstablishError, ServerAddress, TlsVersion},
 };
 
 /// Metric label of all servers outside the known deployment. These servers share one label, because
@@ -23,6 +23,9 @@ const ELSEWHERE: &str = "original_destination";
 /// The server connection of a relay.
 pub(in crate::client) struct Target {
     pub(super) server: Stream,
+    /// The version of Seawall's TLS configuration for this connection. `None` if the client itself
+    /// begins TLS with the server.
+    pub(super) tls_version: Option<TlsVersion>,
     pub(super) counted: RelayedConnection,
     /// The server's address in the deployment. `None` if the server is the client's original
     /// destination. Such a relay keeps its server, even if another server becomes the primary.
@@ -76,15 +79,19 @@ pub(super) async fn destination(
             true => connector
                 .connect_without_tls(address, header)
                 .await
-                .map(|server| (server, true)),
-            false => connector.connect_without_hello(address, header).await,
+                .map(|server| (server, None, true)),
+            false => {
+                let connected = connector.connect_without_hello(address, header).await;
+                connected.map(|(of, requires)| (of.stream, Some(of.tls_version), requires))
+            }
         }
     };
     let Some(original) = original else {
         let pool = shared.routing.topology.select_for_relay(deadline).await?;
-        let (server, requires_authentication) = connect(pool.address()).await?;
+        let (server, tls_version, requires_authentication) = connect(pool.address()).await?;
         return Ok(Target {
             server,
+            tls_version,
             requires_authentication,
             counted: shared
                 .recorder
@@ -97,7 +104,7 @@ pub(super) async fn destination(
         host: original.ip().to_canonical().to_string(),
         port: original.port(),
     };
-    let (server, requires_authentication) = connect(&address).await?;
+    let (server, tls_version, requires_authentication) = connect(&address).await?;
     if connects_to_itself(&server) {
         return Err(TargetError::Loop);
     }
@@ -114,6 +121,7 @@ pub(super) async fn destination(
     };
     Ok(Target {
         server,
+        tls_version,
         requires_authentication,
         counted: shared.recorder.server(&label).relayed(),
         address: None,
@@ -229,6 +237,7 @@ pub(in crate::client) async fn connect_with_hello(
         .await?;
     Ok(Target {
         requires_authentication,
+        tls_version: Some(connection.tls_version),
         server: connection.stream,
         counted: shared
             .recorder

@@ -247,13 +247,14 @@ impl Connector {
         &self,
         address: &ServerAddress,
         header: Option<&[u8]>,
-    ) -> Result<(Stream, bool), EstablishError> {
+    ) -> Result<(Connection, bool), EstablishError> {
         let checking = async {
             let opened = self.connect_stream(address, header).await?;
             let mut connection = Connection::new(opened.stream, Instant::now());
+            connection.tls_version = opened.tls_version;
             let requires = may_require_authentication(address, &mut connection).await;
             let requires = first_result(requires, opened.request)?;
-            Ok((connection.stream, requires))
+            Ok((connection, requires))
         };
         self.within_limit(address, checking).await
     }
