@@ -496,13 +496,18 @@ async fn connections_with_a_revoked_certificate_are_closed_only_if_close_revoked
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_client_certificate_is_accepted_while_the_revocation_list_is_outdated() {
-    let scene = ClientTlsScene::start(REQUIRED).await;
-    let good = scene.client("good");
-    assert!(scene.is_served(Some(&good)).await);
+    let mut scene = ClientTlsScene::new();
+    let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+    scene.write_server("server", &server);
     let outdated = scene.clients.outdated_revocation_list().unwrap();
     scene.scratch.write("crl.pem", outdated).unwrap();
-    scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
+    scene.seawall = Some(scene.launch(REQUIRED).await);
+    let good = scene.client("good");
     assert!(!scene.is_served(Some(&good)).await);
+    // The client is refused only because of the list.
+    scene.write_list(&[]);
+    scene.seawall().reload(&scene.toml(REQUIRED)).await.unwrap();
+    assert!(scene.is_served(Some(&good)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -547,12 +552,25 @@ async fn a_reload_reports_unusable_tls_files_and_keeps_the_previous_certificates
     let other = scene.servers.server(&["localhost"], &ECDSA).unwrap();
     let files = ["ca.pem", "crl.pem", "server.pem", "server-key.pem"];
     let originals = files.map(|file| std::fs::read_to_string(scene.scratch.join(file)).unwrap());
+    let outdated = scene.clients.outdated_revocation_list().unwrap();
+    let foreign = Authority::generate("foreign").unwrap();
+    let foreign = foreign.revocation_list(&[]).unwrap();
     for (file, content, problem) in [
         ("ca.pem", "nothing", "no certificate in the file"),
         (
             "crl.pem",
             "nothing",
             "no certificate revocation list in the file",
+        ),
+        (
+            "crl.pem",
+            &outdated,
+            "the revocation list of the authority CN=clients is outdated",
+        ),
+        (
+            "crl.pem",
+            &foreign,
+            "the revocation list of the authority CN=clients is missing",
         ),
         ("server.pem", "nothing", "no certificate in the file"),
         ("server-key.pem", other.key.as_str(), "server.pem"),

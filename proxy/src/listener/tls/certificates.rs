@@ -24,6 +24,18 @@ pub enum ServerTlsError {
     /// TLS cannot be set up.
     #[error("cannot set up TLS: {0}")]
     Setup(rustls::Error),
+    /// With the new files, an authority has no current revocation list, but with the files in use,
+    /// it has one. So the new files would refuse all clients of this authority.
+    #[error(
+        "the revocation list of the authority {authority} is {list}, but the list in use is \
+         current; the previous files stay in use"
+    )]
+    ListLost {
+        /// The subject of the authority.
+        authority: String,
+        /// The state of the new list: `missing` or `outdated`.
+        list: &'static str,
+    },
 }
 
 /// Loads Seawall's certificates from pairs of files: a certificate chain and its private key. Also

@@ -93,8 +93,8 @@ fn now() -> i64 {
 }
 
 impl ClientTls {
-    /// Creates the TLS configuration. Clients can resume TLS sessions of `earlier` if `earlier`
-    /// verifies clients in the same way.
+    /// Creates the TLS configuration. `earlier` is the configuration in use. Clients can resume its
+    /// TLS sessions if it verifies clients in the same way.
     ///
     /// # Errors
     /// See [`ServerTlsError`].
@@ -108,6 +108,10 @@ impl ClientTls {
         let verifier = verifier.map(Verifier::new).transpose()?.map(Arc::new);
         if let Some(verifier) = &verifier {
             expiries.extend_from_slice(verifier.expiries());
+        }
+        let verifiers = earlier.and_then(|earlier| earlier.verifier.as_ref());
+        if let Some((earlier, new)) = verifiers.zip(verifier.as_ref()) {
+            new.check_lists(earlier)?;
         }
         let closing = verifier.as_ref().filter(|_| settings.closes_revoked);
         let connected = closing.map(|verifier| verifier.for_connected());

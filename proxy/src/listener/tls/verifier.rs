@@ -225,6 +225,24 @@ impl Verifier {
         authorities_without_list(&self.authorities, &self.revocation_lists, super::now())
     }
 
+    /// Checks that no authority of this verifier loses its current revocation list. If `earlier`
+    /// checks no revocation, each authority needs a current list.
+    ///
+    /// # Errors
+    /// If an authority has no current list, but would have one with the lists of `earlier`.
+    pub(super) fn check_lists(&self, earlier: &Self) -> Result<(), ServerTlsError> {
+        let now = super::now();
+        let before = authorities_without_list(&self.authorities, &earlier.revocation_lists, now);
+        let mut without = self.authorities_without_list().into_iter();
+        let lost = without.find(|of| !before.iter().any(|had| had.authority == of.authority));
+        match lost {
+            Some(AuthorityWithoutList { authority, list }) => {
+                Err(ServerTlsError::ListLost { authority, list })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Verifies a certificate chain at the current time. An empty chain is valid if certificates
     /// are optional.
     pub(super) fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
