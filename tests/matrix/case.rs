@@ -69,6 +69,11 @@ impl Case {
         mechanism.is_none() && !is_tls && *api == Self::PLAIN.api && through.is_empty()
     }
 
+    /// True if the case differs from [`Case::PLAIN`] only in the mechanism or the compressor.
+    pub(crate) fn is_variant(&self) -> bool {
+        self.mechanism.is_some() || self.parameters.starts_with(COMPRESSORS)
+    }
+
     const fn compressed(parameters: &'static str) -> Self {
         Self {
             parameters,
@@ -125,5 +130,7 @@ pub(crate) const CASES: &[Case] = &[
     },
 ];
 
+/// The beginning of the parameters of [`Case::compressed`].
+const COMPRESSORS: &str = "&compressors=";
 const UNIFIED_TOPOLOGY: &str = "&useUnifiedTopology=true&compressors=snappy,zlib";
 const LOAD_BALANCED: &str = "&loadBalanced=true";

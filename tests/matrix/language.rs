@@ -108,6 +108,21 @@ impl Language {
         }
     }
 
+    /// A number that differs between the newest drivers of the languages, and between the old
+    /// drivers.
+    pub(crate) fn number(self) -> usize {
+        match self {
+            Self::Python | Self::PythonWith("3.13.0") => 0,
+            Self::Node | Self::PythonWith(_) => 1,
+            Self::Rust | Self::NodeWith("3.7.4") => 2,
+            Self::Java | Self::NodeWith(_) => 3,
+            Self::Go | Self::JavaWith(_) => 4,
+            Self::Php | Self::GoWith(_) => 5,
+            Self::C => 6,
+            Self::Mongosh => 7,
+        }
+    }
+
     /// True if the program always opens several connections. The programs for PHP and C run one
     /// operation after the other on one connection. mongosh itself chooses the number of its
     /// connections.

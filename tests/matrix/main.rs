@@ -44,7 +44,7 @@ mod standalone;
 mod tls;
 mod writing;
 
-use std::{iter, time::Duration};
+use std::{iter, ptr, time::Duration};
 
 use futures_util::{StreamExt, stream};
 use seawall_tests::mongod::{server_version, unique_name};
@@ -55,7 +55,7 @@ use crate::{
     comparison::differences,
     language::Language,
     mask::Masks,
-    pair::{Pair, Target},
+    pair::{SharedPair, Target},
     program::Program,
     refusal::compare_refusals,
 };
@@ -160,14 +160,14 @@ async fn compare_all_cases(language: Language) {
     let masks = Masks::of_the_drivers();
     let mut found = Vec::new();
     let runs = |case: &&Case| case.is_known_to(version) && language.runs(case);
-    let cases: Vec<_> = CASES.iter().filter(runs).take(max_cases()).collect();
+    let cases = selected(language, CASES.iter().filter(runs).collect());
     for is_tls in [false, true] {
         let cases = cases.iter().filter(|case| case.is_tls == is_tls);
         let cases: Vec<_> = cases.copied().collect();
         if cases.is_empty() {
             continue;
         }
-        let pair = Pair::start(is_tls).await;
+        let pair = SharedPair::start_shared(is_tls).await;
         let is_known = |case: &&Case| APIS.contains(&case.api);
         assert!(
             cases.iter().all(is_known),
@@ -196,10 +196,26 @@ async fn compare_all_cases(language: Language) {
     );
 }
 
-/// Maximum number of cases per language. `SEAWALL_MATRIX_CASES` sets it; the default is all cases.
-/// The first case is always `Case::PLAIN`, in which the driver has its default options.
-fn max_cases() -> usize {
-    std::env::var("SEAWALL_MATRIX_CASES").map_or(usize::MAX, |limit| limit.parse().unwrap())
+/// The cases in which a language's program runs. `SEAWALL_MATRIX_CASES` selects them:
+///
+/// - `all`: all of `cases`.
+/// - `plain`: only [`Case::PLAIN`], in which the driver has its default options.
+/// - Not set: only one of the cases that differ from [`Case::PLAIN`] in the mechanism or in the
+///   compressor, and all other cases. Each of these cases runs with at least one language.
+fn selected(language: Language, mut cases: Vec<&'static Case>) -> Vec<&'static Case> {
+    match std::env::var("SEAWALL_MATRIX_CASES").as_deref() {
+        Ok("all") => {}
+        Ok("plain") => cases.truncate(1),
+        Ok(other) => panic!("SEAWALL_MATRIX_CASES is all or plain, not {other:?}"),
+        Err(_) => {
+            let variants: Vec<_> = cases.iter().copied().filter(|of| of.is_variant()).collect();
+            let index = language.number().checked_rem(variants.len());
+            let selected = index.map(|index| variants[index]);
+            let is_selected = |case: &Case| selected.is_some_and(|of| ptr::eq(of, case));
+            cases.retain(|case| !case.is_variant() || is_selected(case));
+        }
+    }
+    cases
 }
 
 /// Compares the runs through Seawall in all given cases with one direct run. The results do not
@@ -208,7 +224,7 @@ fn max_cases() -> usize {
 async fn compare_cases(
     language: Language,
     program: &Program,
-    pair: &Pair,
+    pair: &SharedPair,
     cases: &[&Case],
     masks: &Masks,
 ) -> Vec<String> {

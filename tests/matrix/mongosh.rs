@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 use crate::{
     case::Case,
     language::Language,
-    pair::{Pair, Target},
+    pair::{PASSWORD, SharedPair, Target},
     program::Step,
 };
 
 /// Runs the script `seawall.js` in mongosh, as a new user with these roles on `admin`. Returns the
 /// steps of the script.
-async fn ask(pair: &Pair, roles: &[&str]) -> Vec<Step> {
+async fn ask(pair: &SharedPair, roles: &[&str]) -> Vec<Step> {
     let name = unique_name("mongosh");
-    let user = NewUser::new("admin", &name, Pair::PASSWORD);
+    let user = NewUser::new("admin", &name, PASSWORD);
     let user = roles
         .iter()
         .fold(user, |user, role| user.role(role, "admin"));
@@ -35,7 +35,7 @@ fn code(step: &Step) -> &Value {
 #[tokio::test]
 #[ignore = "needs Node: cargo test --test matrix -- --include-ignored"]
 async fn mongosh_shows_the_state_of_seawall_only_to_users_with_the_role_cluster_monitor() {
-    let pair = Pair::start(false).await;
+    let pair = SharedPair::start_shared(false).await;
     let steps = ask(&pair, &["clusterMonitor"]).await;
     assert_eq!(steps.len(), 8);
     let (reload, topics) = steps.split_last().unwrap();

@@ -1,12 +1,15 @@
 //! A deployment with two instances of Seawall in front of it. Programs connect to the first
 //! instance directly, or to both instances through a load balancer.
 
+use std::borrow::Borrow;
+
 use seawall_tests::{
     balancer::Balancer,
     mongod::{NewUser, Options, ReplicaSet, create_user},
     raw::Mechanism,
     seawall::{self, Seawall},
 };
+use tokio::sync::OnceCell;
 
 use crate::case::Case;
 
@@ -18,31 +21,56 @@ pub(crate) enum Target {
     Servers,
 }
 
-pub(crate) struct Pair {
-    pub(crate) set: ReplicaSet,
+/// `S` is [`ReplicaSet`], or a reference to a set that several tests share.
+pub(crate) struct Pair<S = ReplicaSet> {
+    pub(crate) set: S,
     pub(crate) seawall: Seawall,
     /// The second instance. Only the load balancer connects to it.
     second: Seawall,
     balancer: Balancer,
 }
 
-impl Pair {
-    /// The password of all users.
-    pub(crate) const PASSWORD: &str = "p@ss word";
+/// The password of all users.
+pub(crate) const PASSWORD: &str = "p@ss word";
 
+impl Pair {
+    /// Starts servers of its own, and Seawall.
     pub(crate) async fn start(is_tls: bool) -> Self {
         Self::start_with(is_tls, "").await
     }
 
-    /// Starts the servers and Seawall. `keys` is additional configuration of the first instance.
+    /// Like [`Self::start`]. `keys` is additional configuration of the first instance.
     pub(crate) async fn start_with(is_tls: bool, keys: &str) -> Self {
-        let options = Options {
-            tls: is_tls,
-            ..Options::with_auth()
-        };
-        // The programs also read from secondaries, so at least one is needed.
-        let members = if is_tls { 2 } else { 3 };
-        let set = ReplicaSet::start(members, options).await.unwrap();
+        Self::in_front_of(start_set(is_tls).await, keys).await
+    }
+}
+
+/// A pair in front of a set that several tests share.
+pub(crate) type SharedPair = Pair<&'static ReplicaSet>;
+
+impl SharedPair {
+    /// Starts two instances of Seawall in front of a set that all tests with the same `is_tls`
+    /// share. So the tests must neither stop a member nor change a setting of the servers.
+    pub(crate) async fn start_shared(is_tls: bool) -> Self {
+        static SETS: [OnceCell<ReplicaSet>; 2] = [const { OnceCell::const_new() }; 2];
+        let set = SETS[usize::from(is_tls)].get_or_init(|| start_set(is_tls));
+        Self::in_front_of(set.await, "").await
+    }
+}
+
+async fn start_set(is_tls: bool) -> ReplicaSet {
+    let options = Options {
+        tls: is_tls,
+        ..Options::with_auth()
+    };
+    // The programs also read from secondaries, so at least one is needed.
+    let members = if is_tls { 2 } else { 3 };
+    ReplicaSet::start(members, options).await.unwrap()
+}
+
+impl<S: Borrow<ReplicaSet>> Pair<S> {
+    async fn in_front_of(owner: S, keys: &str) -> Self {
+        let set = owner.borrow();
         let toml = set.certificates().map(|own| own.listen_toml());
         let toml = toml.unwrap_or_default();
         let options = |toml| seawall::Options {
@@ -54,7 +82,7 @@ impl Pair {
         let targets = [&seawall, &second].map(|instance| instance.address().parse().unwrap());
         let balancer = Balancer::start(targets.to_vec()).await.unwrap();
         Self {
-            set,
+            set: owner,
             seawall,
             second,
             balancer,
@@ -64,11 +92,11 @@ impl Pair {
     /// Creates a user whose only rights are on the database of the same name.
     pub(crate) async fn create_user(&self, name: &str, mechanism: Option<Mechanism>) {
         let mechanisms = mechanism.map_or(Mechanism::ALL.to_vec(), |mechanism| vec![mechanism]);
-        let user = NewUser::new("admin", name, Self::PASSWORD)
+        let user = NewUser::new("admin", name, PASSWORD)
             .role("readWrite", name)
             .role("dbAdmin", name)
             .mechanisms(&mechanisms);
-        let administrator = self.set.administrator().await.unwrap();
+        let administrator = self.set.borrow().administrator().await.unwrap();
         create_user(&administrator, &user).await.unwrap();
     }
 
@@ -119,7 +147,7 @@ impl Pair {
                 (host, case.through.to_owned())
             }
             Target::Servers => {
-                let members = self.set.members().iter();
+                let members = self.set.borrow().members().iter();
                 let members: Vec<_> = members.map(|member| member.address().to_string()).collect();
                 (
                     members.join(","),
@@ -130,7 +158,7 @@ impl Pair {
         let mechanism = case
             .mechanism
             .map(|mechanism| format!("&authMechanism={}", mechanism.name()));
-        let tls = self.set.certificates().map(|certificates| {
+        let tls = self.set.borrow().certificates().map(|certificates| {
             format!("&tls=true&tlsCAFile={}", certificates.ca_file().display())
         });
         format!(
@@ -142,5 +170,5 @@ impl Pair {
     }
 }
 
-/// [`Pair::PASSWORD`], percent-encoded for a connection string.
+/// [`PASSWORD`], percent-encoded for a connection string.
 const PASSWORD_ENCODED: &str = "p%40ss%20word";

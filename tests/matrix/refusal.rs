@@ -13,7 +13,7 @@ use tokio::{
 use crate::{
     case::Case,
     language::Language,
-    pair::{Pair, Target},
+    pair::{SharedPair, Target},
     program::{LIMIT, Program, call},
     rust,
 };
@@ -21,7 +21,7 @@ use crate::{
 /// Runs a language's test program directly and through Seawall, and compares the first steps.
 pub(crate) async fn compare_refusals(language: Language) {
     let program = language.prepare().await;
-    let pair = Pair::start(false).await;
+    let pair = SharedPair::start_shared(false).await;
     let name = unique_name("refused");
     pair.create_user(&name, None).await;
     let (direct, through) = tokio::join!(
