@@ -1,7 +1,7 @@
 //! Measures TLS handshakes: `cargo bench --bench handshakes`.
 //!
 //! - `counts`: how many full and resumed handshakes Seawall and HAProxy complete per second of CPU
-//!   time, with ECDSA and RSA keys.
+//!   time, with ECDSA and RSA keys, without and with certificates of clients.
 //! - `storms`: the latency of clients without TLS during a storm of full handshakes.
 //! - `busy`: how long single handshakes take while other threads use all cores.
 //! - `idle`: Seawall's memory for an idle client that has logged in, with and without TLS.
@@ -26,7 +26,10 @@ use std::{num::NonZero, path::Path, thread, time::Duration};
 
 use seawall_benches::{
     busy::BusyThreads,
-    handshakes::{Handshakes, Key, TlsTarget, address, haproxy, seawall, write_certificates},
+    handshakes::{
+        ClientCertificates, Handshakes, Key, TlsTarget, address, haproxy, seawall,
+        write_certificates,
+    },
     load::{Load, SMALL, Work, run as run_load},
     options::{option, options},
     output::say,
@@ -157,16 +160,10 @@ async fn run(plan: HandshakePlan) {
     if is_wanted("rotations") {
         longest = rotations(plan).await;
     }
-    let mut targets = vec![seawall("Seawall", binary(), &scratch, &server)];
-    for other in options("--seawall") {
-        let (name, path) = other.split_once('=').expect("--seawall takes NAME=BINARY");
-        targets.push(seawall(name, Path::new(path), &scratch, &server));
-    }
-    targets.extend(haproxy(&scratch, &server));
     let bench = Bench {
         plan,
-        targets,
-        other: seawall("other", binary(), &scratch, &server),
+        targets: targets(&scratch, &server),
+        other: seawall("other", binary(), &scratch, &server, None),
         clients,
     };
     for target in bench.targets.iter().chain([&bench.other]) {
@@ -187,13 +184,30 @@ async fn run(plan: HandshakePlan) {
     );
 }
 
+/// Starts Seawall and HAProxy, without and with the verification of clients' certificates. Seawall
+/// is the first target.
+fn targets(scratch: &Scratch, server: &str) -> Vec<TlsTarget> {
+    let mut targets = vec![seawall("Seawall", binary(), scratch, server, None)];
+    for other in options("--seawall") {
+        let (name, path) = other.split_once('=').expect("--seawall takes NAME=BINARY");
+        targets.push(seawall(name, Path::new(path), scratch, server, None));
+    }
+    targets.extend(haproxy("HAProxy", scratch, server, None));
+    let certificates = Some(&ClientCertificates::create(scratch));
+    let name = "Seawall, client certificates";
+    targets.push(seawall(name, binary(), scratch, server, certificates));
+    let name = "HAProxy, client certificates";
+    targets.extend(haproxy(name, scratch, server, certificates));
+    targets
+}
+
 /// Measures the memory per idle client without TLS and with TLS. Each measurement uses a new
 /// process, because a process keeps memory that it has used.
 async fn idle(clients: &Clients, count: usize, scratch: &Scratch, server: &str) {
     say(&format!("\n## {count} idle clients that have logged in\n"));
     say("| clients | memory before | bytes per client |\n|---|---|---|");
     for (name, is_tls) in [("without TLS", false), ("with TLS 1.3", true)] {
-        let target = seawall(name, binary(), scratch, server);
+        let target = seawall(name, binary(), scratch, server, None);
         let (clients, at) = match is_tls {
             true => (&clients.with_tls(), address(target.tls())),
             false => (clients, address(target.plain)),

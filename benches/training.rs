@@ -95,7 +95,7 @@ async fn train(trained: &Instance, plan: &TrainingPlan) {
     let scratch = Scratch::create().expect("the directory can be created");
     write_certificates(&scratch);
 
-    let pooled = seawall("pooled", &trained.binary, &scratch, &server);
+    let pooled = seawall("pooled", &trained.binary, &scratch, &server, None);
     let at = address(pooled.plain);
     clients.wait_for_login(&at).await;
     train_path(&clients, &at, plan).await;

@@ -1,10 +1,11 @@
 //! TLS handshakes: the targets that accept them, and clients that make them.
 
 use std::{
+    fs,
     future::poll_fn,
     io,
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     pin::pin,
     process::Command,
     sync::{
@@ -16,7 +17,10 @@ use std::{
 };
 
 use rustix::thread::gettid;
-use seawall_tests::scratch::Scratch;
+use seawall_tests::{
+    authority::{Authority, YEAR},
+    scratch::Scratch,
+};
 use seawall_transport::connection::ServerAddress;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -34,7 +38,7 @@ use tokio_rustls::{
             danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         },
         crypto::ring,
-        pki_types::{CertificateDer, ServerName, UnixTime},
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject as _},
     },
 };
 
@@ -97,7 +101,47 @@ pub struct TlsTarget {
     tls: [SocketAddr; Key::ALL.len()],
     /// True if the client ends the connection after the handshake, false if the target ends it.
     closes_first: bool,
+    /// The certificate that clients send; `None` if the target requests none.
+    client: Option<Arc<ClientIdentity>>,
     process: Process,
+}
+
+/// A certificate chain of a client and its private key.
+#[derive(Debug)]
+struct ClientIdentity {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+/// The authority of the clients' certificates, and a client's certificate.
+#[derive(Debug)]
+pub struct ClientCertificates {
+    /// The file with the authority's certificate.
+    authority: PathBuf,
+    identity: Arc<ClientIdentity>,
+}
+
+impl ClientCertificates {
+    /// Creates an authority and a certificate with ECDSA keys.
+    ///
+    /// # Panics
+    /// If the file cannot be written.
+    pub fn create(scratch: &Scratch) -> Self {
+        let authority = Authority::generate("clients").expect("the authority is created");
+        let client = authority.client("client", YEAR);
+        let client = client.expect("the certificate is created");
+        let file = scratch.write("clients.pem", authority.pem());
+        let chain = CertificateDer::pem_slice_iter(client.certificate.as_bytes());
+        let chain: Result<_, _> = chain.collect();
+        let key = PrivateKeyDer::from_pem_slice(client.key.as_bytes());
+        Self {
+            authority: file.expect("the file can be written"),
+            identity: Arc::new(ClientIdentity {
+                chain: chain.expect("the certificate is in PEM format"),
+                key: key.expect("the key is in PEM format"),
+            }),
+        }
+    }
 }
 
 impl TlsTarget {
@@ -153,7 +197,7 @@ pub fn write_certificates(scratch: &Scratch) {
             .arg(&certificate);
         let output = command.output().expect("openssl is installed");
         assert!(output.status.success(), "{output:?}");
-        let read = |path: &Path| std::fs::read_to_string(path).expect("openssl wrote the file");
+        let read = |path: &Path| fs::read_to_string(path).expect("openssl wrote the file");
         let both = read(&certificate) + &read(&secret);
         let written = scratch.write(&format!("{}-both.pem", key.file()), both);
         written.expect("the file can be written");
@@ -161,11 +205,17 @@ pub fn write_certificates(scratch: &Scratch) {
 }
 
 /// Starts a Seawall process. It accepts clients with TLS and clients without TLS at the same
-/// address.
+/// address. With `certificates`, it requests a certificate from clients with TLS and verifies it.
 ///
 /// # Panics
 /// If Seawall cannot be started.
-pub fn seawall(name: &str, binary: &Path, scratch: &Scratch, server: &str) -> TlsTarget {
+pub fn seawall(
+    name: &str,
+    binary: &Path,
+    scratch: &Scratch,
+    server: &str,
+    certificates: Option<&ClientCertificates>,
+) -> TlsTarget {
     let port = free_port().expect("a port is free");
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let files = |end: &str| {
@@ -184,21 +234,33 @@ pub fn seawall(name: &str, binary: &Path, scratch: &Scratch, server: &str) -> Tl
         .env("SEAWALL_LISTEN__TLS__CERTIFICATE_FILE", files(".pem"))
         .env("SEAWALL_LISTEN__TLS__KEY_FILE", files("-key.pem"))
         .env("SEAWALL_LISTEN__TLS__MODE", "prefer");
+    if let Some(ClientCertificates { authority, .. }) = certificates {
+        // Clients without TLS have no certificate, so certificates cannot be required.
+        command
+            .env("SEAWALL_LISTEN__TLS__CLIENT_CERTIFICATE", "optional")
+            .env("SEAWALL_LISTEN__TLS__CLIENT_CA_FILE", authority);
+    }
     TlsTarget {
         name: name.to_owned(),
         plain: address,
         tls: [address; Key::ALL.len()],
         closes_first: true,
+        client: certificates.map(|of| Arc::clone(&of.identity)),
         process: Process::start(&mut command).expect("Seawall starts"),
     }
 }
 
-/// Starts HAProxy, which closes a TLS connection after its handshake. `None` if it is not
-/// installed.
+/// Starts HAProxy, which closes a TLS connection after its handshake. With `certificates`, it
+/// requires and verifies a certificate of each client with TLS. `None` if HAProxy is not installed.
 ///
 /// # Panics
 /// If HAProxy cannot be started.
-pub fn haproxy(scratch: &Scratch, server: &str) -> Option<TlsTarget> {
+pub fn haproxy(
+    name: &str,
+    scratch: &Scratch,
+    server: &str,
+    certificates: Option<&ClientCertificates>,
+) -> Option<TlsTarget> {
     let address = || SocketAddr::from(([127, 0, 0, 1], free_port().expect("a port is free")));
     let (plain, tls) = (address(), Key::ALL.map(|_| address()));
     let mut text = format!(
@@ -206,34 +268,43 @@ pub fn haproxy(scratch: &Scratch, server: &str) -> Option<TlsTarget> {
          defaults\n  mode tcp\n  timeout connect 5s\n  timeout client 600s\n  \
          timeout server 600s\nlisten mongo\n  bind {plain}\n  server s {server}\n"
     );
+    let verify =
+        certificates.map(|of| format!(" verify required ca-file {}", of.authority.display()));
+    let verify = verify.unwrap_or_default();
     for (key, address) in Key::ALL.into_iter().zip(tls) {
         let (name, file) = (
             key.file(),
             scratch.join(&format!("{}-both.pem", key.file())),
         );
         text += &format!(
-            "frontend {name}\n  bind {address} ssl crt {}\n  tcp-request session reject\n",
+            "frontend {name}\n  bind {address} ssl crt {}{verify}\n  tcp-request session reject\n",
             file.display()
         );
     }
-    let process = haproxy_with(scratch.path(), &text).expect("HAProxy starts")?;
+    // Each process has a directory of its own for its configuration file.
+    let directory = scratch.join(name);
+    fs::create_dir(&directory).expect("the directory can be created");
+    let process = haproxy_with(&directory, &text).expect("HAProxy starts")?;
     Some(TlsTarget {
-        name: "HAProxy".to_owned(),
+        name: name.to_owned(),
         plain,
         tls,
         closes_first: false,
+        client: certificates.map(|of| Arc::clone(&of.identity)),
         process,
     })
 }
 
 /// A load of TLS 1.3 handshakes in a closed loop: each client begins its next handshake when its
 /// previous handshake has ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Handshakes {
     address: SocketAddr,
     key: Key,
     is_resumed: bool,
     closes_first: bool,
+    /// The certificate that the clients send; `None` if they send none.
+    identity: Option<Arc<ClientIdentity>>,
     /// Number of clients; each makes one handshake after another.
     clients: usize,
 }
@@ -253,6 +324,7 @@ impl Handshakes {
             key,
             is_resumed,
             closes_first: target.closes_first,
+            identity: target.client.clone(),
             clients,
         }
     }
@@ -271,7 +343,7 @@ impl Handshakes {
             runtime.expect("the runtime starts").block_on(async {
                 let mut clients = JoinSet::new();
                 for _ in 0..self.clients {
-                    clients.spawn(yielding(self.repeat(Arc::clone(&shared))));
+                    clients.spawn(yielding(self.clone().repeat(Arc::clone(&shared))));
                 }
                 clients.join_all().await;
             });
@@ -283,7 +355,7 @@ impl Handshakes {
     }
 
     async fn repeat(self, state: Arc<HandshakesState>) {
-        let config = config(self.key, self.is_resumed);
+        let config = self.config();
         while !state.stop.load(Ordering::Relaxed) {
             match timeout(LIMIT, self.one(&config)).await {
                 Ok(Ok(kind)) => {
@@ -309,7 +381,7 @@ impl Handshakes {
     /// # Panics
     /// If the handshake fails, or takes more than 10 seconds. Many drivers give up after this time.
     pub async fn time_one(&self) -> Duration {
-        let config = config(self.key, self.is_resumed);
+        let config = self.config();
         let began = Instant::now();
         let done = timeout(LIMIT, self.one(&config)).await;
         let done = done.expect("the handshake ends within its time limit");
@@ -331,6 +403,29 @@ impl Handshakes {
         // connection.
         drop(stream.read_to_end(&mut Vec::new()).await);
         Ok(stream.get_ref().1.handshake_kind())
+    }
+
+    /// The configuration of a client. It accepts every certificate, so the client uses little CPU
+    /// time.
+    fn config(&self) -> Arc<ClientConfig> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("the provider supports TLS 1.3")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AcceptAll(self.key.scheme())));
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some(identity) => {
+                let (chain, key) = (identity.chain.clone(), identity.key.clone_key());
+                let config = builder.with_client_auth_cert(chain, key);
+                config.expect("the key belongs to the certificate")
+            }
+        };
+        if !self.is_resumed {
+            config.resumption = Resumption::disabled();
+        }
+        Arc::new(config)
     }
 }
 
@@ -405,23 +500,6 @@ impl Drop for Running {
             drop(thread.join());
         }
     }
-}
-
-/// Returns a client configuration that accepts every certificate. The client uses little CPU time,
-/// because it does not verify certificates.
-fn config(key: Key, is_resumed: bool) -> Arc<ClientConfig> {
-    let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&rustls::version::TLS13])
-        .expect("the provider supports TLS 1.3");
-    let mut config = builder
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AcceptAll(key.scheme())))
-        .with_no_client_auth();
-    if !is_resumed {
-        config.resumption = Resumption::disabled();
-    }
-    Arc::new(config)
 }
 
 #[derive(Debug)]
