@@ -7,6 +7,7 @@ use mongodb::bson::{Document, doc};
 use rustix::process::Signal;
 use seawall_api::Topic;
 use seawall_tests::{
+    authority::ECDSA,
     eventually::eventually,
     mongod::{
         FailTimes, NewUser, Options, ROOT, ROOT_PASSWORD, Standalone, create_user, fail_command,
@@ -18,7 +19,10 @@ use seawall_tests::{
     seawall::{self, Seawall},
 };
 
-use crate::served::Served;
+use crate::{
+    client_tls::{ClientTlsScene, REQUIRED},
+    served::Served,
+};
 
 const UNAUTHORIZED: i32 = 13;
 const MAX_TIME_MS_EXPIRED: i32 = 50;
@@ -163,6 +167,28 @@ async fn reloads_by_the_seawall_command_and_refused_attempts_are_in_the_audit_lo
     }
     assert_eq!(lines.len(), 3, "{lines:?}");
     assert_eq!(fields[0]["refused"], 1);
+}
+
+#[tokio::test]
+async fn reloads_by_the_seawall_command_are_logged_with_the_subject_of_the_clients_certificate() {
+    let scene = ClientTlsScene::new();
+    scene.write_list(&[]);
+    let server = scene.servers.server(&["localhost"], &ECDSA).unwrap();
+    scene.write_server("server", &server);
+    let mut served = Served::start(&scene.toml(REQUIRED)).await;
+    let config = scene.config(Some(&scene.client("operator")));
+    let address = served.process.address().parse().unwrap();
+    let mut root = RawClient::connect_tls(address, "localhost", config)
+        .await
+        .unwrap();
+    let login = Login::new("admin", ROOT, ROOT_PASSWORD);
+    assert!(root.login(&login).await.unwrap().is_authenticated());
+    let reload = ask(&mut root, doc! { "seawall": "reload" }).await;
+    assert!(reload.is_ok(), "{reload:?}");
+    served.process.signal(Signal::TERM);
+    assert!(served.process.ended().await.success());
+    let line = served.process.said("admin action").unwrap();
+    assert_eq!(line["fields"]["certificate"], "CN=operator", "{line}");
 }
 
 /// The server does not list the rights of the user, so the reload does not begin.

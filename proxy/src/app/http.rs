@@ -13,7 +13,7 @@ use super::StartError;
 use crate::{
     admin::{self, AdminState, Admitted, Certificate, Handshake, Sockets},
     client::Shared,
-    listener::{ClientTls, FailedHandshake, HandshakeLog, TLS_LIMIT, certificates_of},
+    listener::{ClientTls, FailedHandshake, HandshakeLog, TLS_LIMIT},
 };
 use seawall_transport::{Sharer, Stream, subject};
 
@@ -141,7 +141,7 @@ async fn handshake(
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     };
     let stream = Stream::from(TlsStream::Server(stream));
-    let chain = certificates_of(&stream);
+    let chain: Arc<[_]> = stream.peer_certificates().into();
     let subject = chain.first().map(|of| subject(of).unwrap_or_default());
     let certificate = subject.map(|subject| Certificate {
         subject,

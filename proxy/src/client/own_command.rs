@@ -32,7 +32,7 @@ use seawall_command::{
     INVALID_BSON, ReadPreference, TYPE_MISMATCH, Target, UNAUTHORIZED, is_state_change,
 };
 use seawall_stats::Phase;
-use seawall_transport::{MemoryBudget, MemoryShare, Sharer, connection::reply_is_ok};
+use seawall_transport::{MemoryBudget, MemoryShare, Sharer, connection::reply_is_ok, subject};
 
 /// Maximum time for reading the privileges of a user, including the selection of a server.
 const RIGHTS_LIMIT: Duration = Duration::from_secs(5);
@@ -227,7 +227,10 @@ impl Client {
             true => "no user".to_owned(),
             false => format!("{}.{}", identity.source(), identity.name()),
         };
-        Action::new(action, Some(caller), Some(&self.peer.text))
+        // Seawall has verified the certificate in the TLS handshake.
+        let certificate = self.stream.peer_certificates().first();
+        let subject = certificate.map(|of| subject(of).unwrap_or_default());
+        Action::new(action, Some(caller), Some(&self.peer.text)).with_certificate(subject)
     }
 
     /// Asks a server for the privileges of a user, on a connection of this user.

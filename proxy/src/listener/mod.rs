@@ -465,15 +465,16 @@ async fn prepare(
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
         (Accepted::Tcp(stream), Some(tls)) => secure(&acceptor, tls, stream, &peer).await?,
     };
-    let certificates = certificates_of(&stream);
+    let chain = stream.peer_certificates();
+    let certificates = (!chain.is_empty()).then(|| Arc::<[_]>::from(chain));
     let since = UnixTime::now();
     let Acceptor { shared, tls, .. } = acceptor;
     let sharer = Sharer::at(peer.ip);
     let common = Arc::clone(&shared);
     let served = serve(shared, stream, peer, newcomer, original);
-    if certificates.is_empty() {
+    let Some(certificates) = certificates else {
         return Some(served);
-    }
+    };
     Some(Box::pin(async move {
         let mut served = served;
         tokio::select! {
@@ -544,19 +545,6 @@ async fn begin_tls(
     }
     let stream = tls.accept(current, stream, heavy).await?;
     Ok(stream.map(|stream| TlsStream::Server(stream).into()))
-}
-
-/// The certificate chain that a client sent; empty if it sent none.
-pub(crate) fn certificates_of(stream: &Stream) -> Arc<[CertificateDer<'static>]> {
-    let Stream::Tls { stream, .. } = stream else {
-        return Arc::default();
-    };
-    let (_, session) = stream.get_ref();
-    let certificates = session.peer_certificates().unwrap_or_default();
-    certificates
-        .iter()
-        .map(|of| of.clone().into_owned())
-        .collect()
 }
 
 /// Waits until a new configuration closes connected clients with this certificate chain, and then

@@ -16,7 +16,10 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready},
     net::{TcpStream, UnixStream},
 };
-use tokio_rustls::{TlsStream, rustls::ProtocolVersion};
+use tokio_rustls::{
+    TlsStream,
+    rustls::{ProtocolVersion, pki_types::CertificateDer},
+};
 
 /// A connection's byte stream. It is an enum and not a trait object, because direct calls make each
 /// read and write faster.
@@ -92,6 +95,16 @@ impl Stream {
     /// True if the stream uses TLS.
     pub fn is_encrypted(&self) -> bool {
         matches!(self, Self::Tls { .. })
+    }
+
+    /// The certificate chain that the peer sent in the TLS handshake, with its own certificate
+    /// first. Empty without TLS, or if the peer sent no certificate.
+    pub fn peer_certificates(&self) -> &[CertificateDer<'static>] {
+        let Self::Tls { stream, .. } = self else {
+            return &[];
+        };
+        let (_, session) = stream.get_ref();
+        session.peer_certificates().unwrap_or_default()
     }
 
     /// The local address of the TCP connection. `None` for unix sockets, or if the system returns
