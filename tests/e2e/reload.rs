@@ -590,12 +590,77 @@ async fn neither_the_log_level_nor_the_variable_seawall_log_turns_the_audit_log_
         assert!(served.process.ended().await.success());
         let lines = served.process.all_said("admin action");
         let actions = lines.iter().map(|line| line["fields"]["action"].clone());
-        let expected = requests.map(|request| Value::from(format!("POST {request}")));
+        let [reload, dry_run] = requests.map(|request| Value::from(format!("POST {request}")));
+        let expected = [reload, dry_run, "drain".into()];
         assert_eq!(Vec::from_iter(actions), expected, "{launcher:?}");
         assert!(
             lines.iter().all(|line| line["target"] == "audit"),
             "{lines:?}"
         );
+    }
+}
+
+/// The fields `action`, `caller` and `outcome` of each line of the audit log.
+fn audited(process: &Process) -> Vec<[String; 3]> {
+    let lines = process.all_said("admin action");
+    let fields = lines.iter().map(|line| {
+        ["action", "caller", "outcome"].map(|name| {
+            let value = line["fields"][name].as_str();
+            value.unwrap_or_default().to_owned()
+        })
+    });
+    fields.collect()
+}
+
+#[tokio::test]
+async fn reloads_by_signals_and_of_changed_files_are_in_the_audit_log() {
+    let served = Served::start("").await;
+    let hang_up = async |toml: &str, count: usize| {
+        served.write(toml);
+        served.process.signal(Signal::HUP);
+        let are_logged = async || audited(&served.process).len() == count;
+        eventually(LIMIT, are_logged).await.unwrap();
+    };
+    hang_up("pool.max_pool_size = 0\n", 1).await;
+    hang_up("reload.watch = true\n", 2).await;
+    served.write("reload.watch = true\npool.max_pool_size = 7\n");
+    let are_logged = async || audited(&served.process).len() == 3;
+    eventually(LIMIT, are_logged).await.unwrap();
+    let lines = audited(&served.process);
+    let problem = &lines[0][2];
+    assert!(problem.contains("pool.max_pool_size"), "{problem}");
+    let expected = [
+        ["reload", "signal SIGHUP", problem],
+        ["reload", "signal SIGHUP", "done"],
+        ["reload", "reload.watch", "done"],
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[tokio::test]
+async fn stops_by_signals_are_in_the_audit_log() {
+    let drain = ["drain", "signal SIGTERM", "begun"];
+    let stop = |signal: &'static str| ["stop", signal, "begun"];
+    for (signals, expected) in [
+        (&[Signal::TERM][..], &[drain][..]),
+        (
+            &[Signal::TERM, Signal::INT],
+            &[drain, stop("signal SIGINT")],
+        ),
+        (&[Signal::INT], &[stop("signal SIGINT")]),
+    ] {
+        // A client that stays connected lets a drain last until the second signal, or until the
+        // end of its time.
+        let ms = if signals.len() > 1 { 3_600_000 } else { 1 };
+        let mut served = Served::start(&format!("shutdown.drain_ms = {ms}\n")).await;
+        let _client = logged_in(served.process.address()).await;
+        for (number, signal) in signals.iter().enumerate() {
+            served.process.signal(*signal);
+            let is_logged = async || audited(&served.process).len() > number;
+            eventually(LIMIT, is_logged).await.unwrap();
+        }
+        served.process.ended().await;
+        assert_eq!(audited(&served.process), expected);
     }
 }
 

@@ -17,7 +17,10 @@ use self::{
     service_manager::{feed_watchdog, inherited_sockets, notify_ready, notify_stopping},
 };
 use super::{ConfigArguments, check};
-use crate::app::{App, StartError};
+use crate::{
+    app::{App, StartError},
+    runtime::Action,
+};
 use seawall_console::{Exit, complain};
 
 #[derive(Debug, Args)]
@@ -46,7 +49,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     // Report all problems here, because `App::start_on` would report only the first problem.
     let checked = tokio::select! {
         checked = check::valid_deployment(&loaded.settings) => checked,
-        exit = signals.stop.received() => return exit,
+        signal = signals.stop.received() => return signal.exit(),
     };
     let deployment = match checked {
         Ok(deployment) => deployment,
@@ -126,6 +129,32 @@ struct StopSignals {
     interrupt: Signal,
 }
 
+/// A signal that stops Seawall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StopSignal {
+    Terminate,
+    Interrupt,
+}
+
+impl StopSignal {
+    fn exit(self) -> Exit {
+        match self {
+            Self::Terminate => Exit::Success,
+            Self::Interrupt => Exit::Interrupted,
+        }
+    }
+
+    /// Writes a line to the audit log. It is written before the action ends, because Seawall may be
+    /// killed during a drain.
+    fn audit(self, action: &str) {
+        let caller = match self {
+            Self::Terminate => "signal SIGTERM",
+            Self::Interrupt => "signal SIGINT",
+        };
+        Action::without_peer(action, caller).begin().end("begun");
+    }
+}
+
 impl Signals {
     fn new() -> io::Result<Self> {
         Ok(Self {
@@ -139,11 +168,11 @@ impl Signals {
 }
 
 impl StopSignals {
-    /// Waits for a signal, and returns its exit code. Cancel safe.
-    async fn received(&mut self) -> Exit {
+    /// Waits for a signal. Cancel safe.
+    async fn received(&mut self) -> StopSignal {
         tokio::select! {
-            _ = self.terminate.recv() => Exit::Success,
-            _ = self.interrupt.recv() => Exit::Interrupted,
+            _ = self.terminate.recv() => StopSignal::Terminate,
+            _ = self.interrupt.recv() => StopSignal::Interrupt,
         }
     }
 }
@@ -177,10 +206,16 @@ async fn serve_until_signal(app: &App, signals: Signals, reloader: Reloader) -> 
     let Signals { mut stop, hang_up } = signals;
     // Reloads run in a separate task, so that they do not delay the other signals.
     let reloads = tokio::spawn(reloader.serve(hang_up));
-    let exit = tokio::select! {
-        exit = stop.received() => exit,
-        () = app.drain_requested() => Exit::Success,
+    let signal = tokio::select! {
+        signal = stop.received() => Some(signal),
+        () = app.drain_requested() => None,
     };
+    match signal {
+        Some(StopSignal::Terminate) => StopSignal::Terminate.audit("drain"),
+        Some(StopSignal::Interrupt) => StopSignal::Interrupt.audit("stop"),
+        // The request to the API has a line of its own.
+        None => {}
+    }
     reloads.abort();
     notify_stopping();
     tracing::info!("draining");
@@ -188,13 +223,13 @@ async fn serve_until_signal(app: &App, signals: Signals, reloader: Reloader) -> 
         .drain(async {
             // An interrupt comes from a person at a terminal, who does not want to wait for a
             // drain.
-            if exit != Exit::Interrupted {
-                stop.received().await;
+            if signal != Some(StopSignal::Interrupt) {
+                stop.received().await.audit("stop");
             }
         })
         .await;
     tracing::info!(closed_clients = drained.closed_clients, "drained");
-    exit
+    signal.map_or(Exit::Success, StopSignal::exit)
 }
 
 pub(super) fn exit_of(error: &StartError) -> Exit {

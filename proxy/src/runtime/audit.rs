@@ -8,9 +8,11 @@ pub(crate) const AUDIT_TARGET: &str = "audit";
 /// The line of an action in the audit log.
 pub(crate) struct Action {
     action: String,
-    /// The name of the caller's token or of the user, or the reason why there is no name. `None`
-    /// for a refused login to the dashboard, and for a logout whose token is no longer configured.
+    /// The name of the caller's token, of the user or of the signal, or the reason why there is no
+    /// name. `None` for a refused login to the dashboard, and for a logout whose token is no longer
+    /// configured.
     caller: Option<String>,
+    /// The address of the caller; `None` if no connection requested the action.
     peer: Option<String>,
     /// The subject of the caller's certificate; `None` if the caller presented none.
     certificate: Option<String>,
@@ -20,6 +22,8 @@ pub(crate) struct Action {
     outcome: Option<String>,
     /// Number of refused requests that the line reports; `None` if the request was not refused.
     refused: Option<u64>,
+    /// The outcome of an action whose future is dropped before the action ends.
+    early_end: &'static str,
 }
 
 impl Action {
@@ -33,6 +37,16 @@ impl Action {
             status: None,
             outcome: None,
             refused: None,
+            early_end: "the connection ended",
+        }
+    }
+
+    /// The line of an action that has not ended, and that no connection requested. `caller` is its
+    /// cause, for example a signal.
+    pub(crate) fn without_peer(action: &str, caller: &str) -> Self {
+        Self {
+            early_end: "Seawall stopped",
+            ..Self::new(action.to_owned(), Some(caller.to_owned()), None::<&str>)
         }
     }
 
@@ -77,6 +91,7 @@ impl Action {
             status,
             outcome,
             refused,
+            early_end: _,
         } = self;
         tracing::info!(
             target: AUDIT_TARGET,
@@ -115,7 +130,7 @@ impl Drop for RunningAction {
         if self.0.status.is_none() && self.0.outcome.is_none() {
             let outcome = match std::thread::panicking() {
                 true => "the handler panicked",
-                false => "the connection ended",
+                false => self.0.early_end,
             };
             self.0.outcome = Some(outcome.to_owned());
         }

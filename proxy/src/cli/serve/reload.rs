@@ -17,6 +17,7 @@ use super::{
 use crate::{
     app::{App, LimitedThread, ServerTlsFiles},
     cli::check,
+    runtime::Action,
 };
 
 /// Time between two checks for changed configuration files (`reload.watch`). Seawall loads a change
@@ -162,7 +163,10 @@ impl Reloader {
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = hang_up.recv() => drop(self.reload(false).await),
+                _ = hang_up.recv() => {
+                    let running = action("signal SIGHUP").begin();
+                    running.end(&outcome(&self.reload(false).await));
+                }
                 Some(request) = app.reload_requested() => {
                     let is_dry_run = request.is_dry_run;
                     if let Some(reply) = request.take() {
@@ -254,7 +258,8 @@ impl Reloader {
         }
         match self.files.read(&self.app).await {
             Ok(read) if self.watch.record_read(&read, Instant::now()) => {
-                drop(self.reload_from(read).await)
+                let running = action("reload.watch").begin();
+                running.end(&outcome(&self.reload_from(read).await));
             }
             Ok(_) => {}
             Err(problem) => {
@@ -271,6 +276,22 @@ fn refused(problems: Vec<String>) -> api::Reload {
     api::Reload {
         problems,
         ..api::Reload::default()
+    }
+}
+
+/// The line of the audit log for a reload that no connection requested.
+fn action(caller: &str) -> Action {
+    Action::without_peer("reload", caller)
+}
+
+/// The outcome of a reload in the audit log.
+fn outcome(reload: &api::Reload) -> String {
+    match reload.problems.is_empty() {
+        true => "done".to_owned(),
+        false => {
+            let problems = reload.problems.join("; ");
+            format!("could not reload the configuration: {problems}")
+        }
     }
 }
 
@@ -301,6 +322,7 @@ fn record(app: &App, reload: &api::Reload) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::MemoryLog;
 
     /// Runs one check for each element of `checks`: the check reads this element as the content of
     /// the files. Returns the contents that must be reloaded, and treats each of them as reloaded
@@ -355,6 +377,19 @@ mod tests {
         assert!(!watch.record_failure());
         watch.record_read(&"start", Instant::now());
         assert!(watch.record_failure());
+    }
+
+    /// A drain ends a reload that runs.
+    #[test]
+    fn a_reload_by_a_signal_that_does_not_end_is_in_the_audit_log() {
+        let log = MemoryLog::default();
+        let collecting = log.collect();
+        drop(action("signal SIGHUP").begin());
+        drop(collecting);
+        let lines = log.lines_with("admin action");
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains("signal SIGHUP"), "{lines:?}");
+        assert!(lines[0].contains("Seawall stopped"), "{lines:?}");
     }
 
     #[test]
