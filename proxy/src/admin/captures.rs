@@ -9,7 +9,7 @@ use std::{
 };
 
 use axum::{
-    Json,
+    Extension, Json,
     body::{Body, Bytes},
     extract::{Path, State},
     http::{StatusCode, header, request::Parts},
@@ -22,9 +22,12 @@ use seawall_stats::float;
 use tokio::time::{sleep, timeout};
 
 use super::{AdminState, Refused, bad_request, guard::Presented, work_in};
-use crate::captures::{
-    CaptureError, CaptureId, CaptureParts, CapturePlan, CaptureState, Captures, MAX_NAMES,
-    Selection, redaction_named,
+use crate::{
+    captures::{
+        CaptureError, CaptureId, CaptureParts, CapturePlan, CaptureState, Captures, MAX_NAMES,
+        Selection, redaction_named,
+    },
+    runtime::ActionParameters,
 };
 
 /// Maximum length of a name (namespace, user or application) that selects the clients of a capture,
@@ -78,8 +81,10 @@ pub(super) async fn list(
 /// capture runs, and 507 if the directory of captures is full.
 pub(super) async fn start(
     State(state): State<Arc<AdminState>>,
+    Extension(parameters): Extension<ActionParameters>,
     Json(new): Json<NewCapture>,
 ) -> Result<(StatusCode, Json<seawall_api::Capture>), Refused> {
+    parameters.record(described(&new));
     let plan = checked(new)?;
     let started = work(&state, |captures| start_planned(captures, plan)).await?;
     let started = started.map_err(|error| refused(&error))?;
@@ -244,6 +249,41 @@ impl CaptureStream {
     }
 }
 
+/// The parameters of a new capture for the audit log, without those that have their default. They
+/// contain names, but no values of users. The lists come last, because they may be too long for the
+/// log.
+fn described(new: &NewCapture) -> String {
+    let NewCapture {
+        applications,
+        duration_ms,
+        namespaces,
+        redact,
+        replies,
+        sample,
+        users,
+    } = new;
+    let mut parts = vec![format!("duration_ms: {duration_ms}")];
+    if let Some(replies) = replies {
+        parts.push(format!("replies: {replies:?}"));
+    }
+    if let Some(redact) = redact {
+        parts.push(format!("redact: {redact:?}"));
+    }
+    if let Some(sample) = sample {
+        parts.push(format!("sample: {sample}"));
+    }
+    for (name, list) in [
+        ("namespaces", namespaces),
+        ("users", users),
+        ("applications", applications),
+    ] {
+        if !list.is_empty() {
+            parts.push(format!("{name}: {list:?}"));
+        }
+    }
+    format!("{{{}}}", parts.join(", "))
+}
+
 fn checked(new: NewCapture) -> Result<CapturePlan, Refused> {
     let sample = new.sample.unwrap_or(1.0);
     if !(sample > 0.0 && sample <= 1.0) {
@@ -353,7 +393,7 @@ mod tests {
         super::{MAX_CAPTURE_REQUESTS, MAX_REQUESTS, router, tests::state},
         *,
     };
-    use crate::captures::CaptureSettings;
+    use crate::{captures::CaptureSettings, observe::MemoryLog};
 
     #[tokio::test]
     async fn metrics_are_served_while_requests_for_captures_hang() {
@@ -418,6 +458,27 @@ mod tests {
         state.capture_places.add_permits(1);
         // The read has a permit now, but it fails, because the capture does not exist.
         assert!(matches!(next.await, Some((Err(_), _))));
+    }
+
+    #[tokio::test]
+    async fn the_start_of_a_capture_is_logged_with_its_parameters_even_if_it_is_refused() {
+        let log = MemoryLog::default();
+        let _collecting = log.collect();
+        let request = Request::post("/api/v1/captures")
+            .header(header::HOST, "localhost")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(
+                r#"{"duration_ms": 5, "replies": "whole", "users": ["admin.app"]}"#,
+            ))
+            .unwrap();
+        let response = router(Arc::new(state())).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::FORBIDDEN);
+        let lines = log.lines_with("admin action");
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        let parameters = r#"{duration_ms: 5, replies: "whole", users: ["admin.app"]}"#;
+        // In JSON, quotation marks are escaped.
+        let shown = format!("\"parameters\":{parameters:?}");
+        assert!(lines[0].contains(&shown), "{lines:?}");
     }
 
     #[test]

@@ -143,10 +143,12 @@ pub(super) async fn check_page(
 
 /// Like [`check`], but for actions: if tokens are required, the caller's token must have
 /// [`Role::Act`]. Each admitted action is written to the log, even if the caller disconnects before
-/// the action ends. Refused actions are counted, and at most one a minute is logged.
+/// the action ends. Refused actions are counted, and at most one a minute is logged. Handlers get
+/// the extension [`ActionParameters`](crate::runtime::ActionParameters), in which they record
+/// parameters for the log.
 pub(super) async fn check_action(
     State(state): State<Arc<AdminState>>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
     let admitted = state.admit(&Presented::of(&request));
@@ -163,6 +165,7 @@ pub(super) async fn check_action(
     match allowed {
         Ok(()) => {
             let running = action(format!("{} {}", request.method(), request.uri())).begin();
+            request.extensions_mut().insert(running.parameters());
             let response = next.run(request).await;
             running.end_with_status(response.status().as_u16());
             response

@@ -1,6 +1,9 @@
 //! The audit log: the actions of operators, with the caller and the outcome.
 
-use std::fmt::Display;
+use std::{
+    fmt::Display,
+    sync::{Arc, OnceLock},
+};
 
 /// Target of the lines of the audit log. No log level switches them off.
 pub(crate) const AUDIT_TARGET: &str = "audit";
@@ -16,6 +19,7 @@ pub(crate) struct Action {
     peer: Option<String>,
     /// The subject of the caller's certificate; `None` if the caller presented none.
     certificate: Option<String>,
+    parameters: ActionParameters,
     /// The HTTP status of the response; `None` if the action has none.
     status: Option<u16>,
     /// The outcome of an action without an HTTP status; `None` if the action has a status.
@@ -26,6 +30,27 @@ pub(crate) struct Action {
     early_end: &'static str,
 }
 
+/// The parameters in the body of a request. They are empty until the handler of the request has
+/// read the body. Clones share the text.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ActionParameters(Arc<OnceLock<String>>);
+
+/// Maximum length of the parameters of an action, in bytes. It bounds the lines of the audit log.
+const MAX_PARAMETERS_BYTES: usize = 4_096;
+
+impl ActionParameters {
+    /// Records the parameters, which must contain no secrets. If the text is too long, only its
+    /// beginning is logged.
+    pub(crate) fn record(&self, mut text: String) {
+        if text.len() > MAX_PARAMETERS_BYTES {
+            text.truncate(text.floor_char_boundary(MAX_PARAMETERS_BYTES));
+            text.push('…');
+        }
+        // The error is ignored: a request has one handler, which records the parameters once.
+        drop(self.0.set(text));
+    }
+}
+
 impl Action {
     /// The line of an action that has not ended. `peer` is the address of the caller.
     pub(crate) fn new(action: String, caller: Option<String>, peer: Option<impl Display>) -> Self {
@@ -34,6 +59,7 @@ impl Action {
             caller,
             peer: peer.map(|peer| peer.to_string()),
             certificate: None,
+            parameters: ActionParameters::default(),
             status: None,
             outcome: None,
             refused: None,
@@ -88,6 +114,7 @@ impl Action {
             caller,
             peer,
             certificate,
+            parameters,
             status,
             outcome,
             refused,
@@ -99,6 +126,7 @@ impl Action {
             caller,
             peer,
             certificate,
+            parameters = parameters.0.get(),
             status,
             refused,
             outcome,
@@ -114,6 +142,11 @@ impl Action {
 pub(crate) struct RunningAction(Action);
 
 impl RunningAction {
+    /// The place where the handler of the action records the parameters.
+    pub(crate) fn parameters(&self) -> ActionParameters {
+        self.0.parameters.clone()
+    }
+
     /// Logs the action with the HTTP status of the response.
     pub(crate) fn end_with_status(mut self, status: u16) {
         self.0.status = Some(status);
@@ -135,5 +168,20 @@ impl Drop for RunningAction {
             self.0.outcome = Some(outcome.to_owned());
         }
         self.0.log();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_beginning_of_long_parameters_is_recorded() {
+        let parameters = ActionParameters::default();
+        parameters.record(format!("x{}", "é".repeat(MAX_PARAMETERS_BYTES)));
+        let text = parameters.0.get().unwrap();
+        // The limit is in the middle of a character, so this character is left out.
+        let kept = (MAX_PARAMETERS_BYTES - 1) / 2;
+        assert_eq!(*text, format!("x{}…", "é".repeat(kept)));
     }
 }

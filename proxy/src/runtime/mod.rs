@@ -21,7 +21,7 @@ pub use self::{
 };
 pub(crate) use self::{
     activity::TICK,
-    audit::{AUDIT_TARGET, Action},
+    audit::{AUDIT_TARGET, Action, ActionParameters},
     lateness::measure_lateness,
     planes::{Plane, Planes},
     priority::{become_idle, become_nice},
