@@ -38,7 +38,7 @@ section! {
         KeyKind::Integer { min: 1, max: 65_535 }, Restart, default 4096, unit "connections");
     /// With `accept`, each connection must begin with a header of the PROXY protocol (version 1 or
     /// 2), before the TLS handshake. In this header, a load balancer sends the address of the
-    /// client.
+    /// client. A unix socket needs a listener of its own, without headers.
     proxy_protocol: ProxyProtocol = key("listen.proxy_protocol",
         ProxyProtocol::KIND, Restart, default "off");
     /// IP addresses or ranges (such as 10.0.0.0/8) of the load balancers, separated by commas;

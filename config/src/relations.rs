@@ -21,6 +21,7 @@ pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Probl
             certificates_fit(&format!("{}.tls", listener.path), tls, problems);
         }
         proxies_have_networks(listener, problems);
+        proxied_addresses_are_tcp(listener, problems);
     }
     if let Some(tls) = &settings.admin.tls {
         certificates_fit("admin.tls", tls, problems);
@@ -40,15 +41,8 @@ pub(crate) fn check(settings: &Settings, user_count: usize, problems: &mut Probl
 /// could not bind both, so the next start would fail.
 fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
     let mut seen: Vec<(String, &ListenAddress)> = Vec::new();
-    for Listener {
-        addresses, path, ..
-    } in listeners
-    {
-        for (index, address) in addresses.iter().enumerate() {
-            let key = match addresses.len() {
-                1 => format!("{path}.address"),
-                _ => format!("{path}.address[{index}]"),
-            };
+    for listener in listeners {
+        for (key, address) in addresses_with_keys(listener) {
             let mut earlier = seen.iter();
             if let Some((other, earlier)) = earlier.find(|(_, of)| of.overlaps(address)) {
                 let allowed = match *earlier == address {
@@ -61,6 +55,19 @@ fn no_address_twice(listeners: &[Listener], problems: &mut Problems) {
             seen.push((key, address));
         }
     }
+}
+
+/// The addresses of a listener, each with the path of its key.
+fn addresses_with_keys(listener: &Listener) -> impl Iterator<Item = (String, &ListenAddress)> {
+    let Listener {
+        addresses, path, ..
+    } = listener;
+    let key = move |index: usize| match addresses.len() {
+        1 => format!("{path}.address"),
+        _ => format!("{path}.address[{index}]"),
+    };
+    let addresses = addresses.iter().enumerate();
+    addresses.map(move |(index, address)| (key(index), address))
 }
 
 /// Checks that the two HTTP addresses overlap neither with each other nor with an address at which
@@ -115,6 +122,26 @@ fn proxies_have_networks(listener: &Listener, problems: &mut Problems) {
     };
     let allowed = format!(r#"must be {rule} {path}.proxy_protocol is "accept""#);
     problems.add(Problem::without_value(&key, &allowed));
+}
+
+/// Checks that a listener whose connections must begin with a header of the PROXY protocol has no
+/// unix socket. Load balancers connect over TCP, and the networks in `proxy_networks` do not apply
+/// to a unix socket.
+fn proxied_addresses_are_tcp(listener: &Listener, problems: &mut Problems) {
+    if listener.proxy_protocol != ProxyProtocol::Accept {
+        return;
+    }
+    let allowed = format!(
+        "must be a TCP address if {}.proxy_protocol is \"accept\"; give the unix socket an entry \
+         in [[listeners]] of its own",
+        listener.path
+    );
+    for (key, address) in addresses_with_keys(listener) {
+        if matches!(address, ListenAddress::Unix(_)) {
+            let text = shown_text(&address.to_string());
+            problems.add(Problem::new(&key, &text, &allowed));
+        }
+    }
 }
 
 /// Checks that there are as many private keys as certificates, and that `client_certificate` fits
@@ -473,6 +500,31 @@ mod tests {
         // here. This must not be reported as a second problem.
         let wrong = "admin.address = \"9909\"\nadmin.metrics_address = \"127.0.0.1:9909\"\n";
         assert_eq!(problems(wrong).lines().count(), 1);
+    }
+
+    #[test]
+    fn a_listener_that_requires_proxy_headers_may_have_no_unix_socket() {
+        let accept = "proxy_protocol = \"accept\"\nproxy_networks = \"10.0.0.0/8\"\n";
+        let both = "address = [\"a:1\", \"unix:/s\"]\n";
+        let allowed = |path: &str| {
+            format!(
+                "must be a TCP address if {path}.proxy_protocol is \"accept\"; give the unix \
+                 socket an entry in [[listeners]] of its own"
+            )
+        };
+        let problem = format!("listen.address[1] = \"unix:/s\": {}", allowed("listen"));
+        let found = problem_in("listen", &format!("{accept}{both}"));
+        assert_eq!(found, Some(problem));
+        let unix = "[[listeners]]\naddress = \"unix:/s\"\n";
+        let tcp = format!("[[listeners]]\naddress = \"a:1\"\n{accept}");
+        let start = "deployment.uri = \"mongodb://server/\"\n";
+        assert!(Settings::from_toml(&format!("{start}{unix}{tcp}")).is_ok());
+        let problems = Settings::from_toml(&format!("{start}{tcp}{unix}{accept}")).unwrap_err();
+        let problem = format!(
+            "listeners[1].address = \"unix:/s\": {}",
+            allowed("listeners[1]")
+        );
+        assert_eq!(problems.to_string(), problem);
     }
 
     /// A capture with `redact = "ordered"` replaces values by pseudonyms that depend on a secret

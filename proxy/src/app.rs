@@ -115,6 +115,16 @@ pub enum StartError {
         /// The name of the socket.
         name: String,
     },
+    /// The service manager passed a unix socket for a listener whose connections must begin with a
+    /// header of the PROXY protocol.
+    #[error(
+        "{section}.proxy_protocol: must be \"off\" for the service manager's unix socket; give the \
+         socket an entry in [[listeners]] of its own"
+    )]
+    ProxiedUnixSocket {
+        /// The section of the listener.
+        section: String,
+    },
     /// The HTTP clients for the other Seawall instances (`admin.peers`) cannot be set up.
     #[error(transparent)]
     Peers(#[from] PeersError),
@@ -159,6 +169,7 @@ impl StartError {
             | Self::ClientTls { .. }
             | Self::Telemetry(_)
             | Self::SocketName { .. }
+            | Self::ProxiedUnixSocket { .. }
             | Self::Peers(_)
             | Self::User(_)
             | Self::NoServiceAccount => true,

@@ -13,11 +13,11 @@ use mongodb::bson::doc;
 use rustix::process::{Signal, geteuid};
 use seawall_tests::{
     mongod::shared_standalone,
-    process::{Process, run},
+    process::{Process, binary, run},
     raw::RawClient,
     scratch::Scratch,
 };
-use tokio::{net::UnixDatagram, task::JoinSet, time::timeout};
+use tokio::{net::UnixDatagram, process::Command, task::JoinSet, time::timeout};
 
 use crate::served::described_value;
 
@@ -226,6 +226,27 @@ async fn each_socket_of_the_service_manager_belongs_to_the_listener_with_its_nam
     assert_eq!(extra.read_to_close().await.unwrap(), b"");
     let mut client = RawClient::connect_unix(&own).await.unwrap();
     assert!(client.hello(doc! {}).await.unwrap().is_ok());
+}
+
+/// On a unix socket there is no header of the PROXY protocol, so such a listener cannot serve it.
+#[tokio::test]
+async fn a_unix_socket_of_the_service_manager_is_refused_if_its_listener_requires_proxy_headers() {
+    let scratch = Scratch::create().unwrap();
+    let path = scratch.join("seawall.sock");
+    let toml = format!(
+        "{}listen.proxy_protocol = \"accept\"\nlisten.proxy_networks = \"127.0.0.0/8\"\n",
+        toml().await
+    );
+    let file = scratch.write("seawall.toml", toml).unwrap();
+    let mut command = Command::new("python3");
+    command.args(["-c", ACTIVATE]).arg(&path).arg(binary());
+    command.args(["serve", "--allow-root", "--config"]);
+    command.arg(&file).kill_on_drop(true);
+    let output = timeout(LIMIT, command.output()).await.unwrap().unwrap();
+    assert_eq!(output.status.code(), Some(64), "{output:?}");
+    let refusal = String::from_utf8(output.stderr).unwrap();
+    let expected = "listen.proxy_protocol: must be \"off\" for the service manager's unix socket";
+    assert!(refusal.contains(expected), "{refusal}");
 }
 
 #[tokio::test]

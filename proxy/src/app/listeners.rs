@@ -105,7 +105,8 @@ impl App {
 /// Binds the addresses of each listener, or takes over its inherited sockets.
 ///
 /// # Errors
-/// If an address cannot be bound, or a socket belongs to no listener.
+/// If an address cannot be bound, a socket belongs to no listener, or a unix socket belongs to a
+/// listener whose connections must begin with a header of the PROXY protocol.
 pub(super) async fn bind(
     listeners: &[config::Listener],
     inherited: Vec<Inherited>,
@@ -116,6 +117,12 @@ pub(super) async fn bind(
         .map_err(|name| StartError::SocketName { name })?;
     let mut bound = Vec::new();
     for (listener, sockets) in listeners.iter().zip(inherited) {
+        let is_unix = |socket: &InheritedSocket| matches!(socket, InheritedSocket::Unix(_));
+        let is_proxied = listener.proxy_protocol == config::ProxyProtocol::Accept;
+        if is_proxied && sockets.iter().any(is_unix) {
+            let section = listener.path.clone();
+            return Err(StartError::ProxiedUnixSocket { section });
+        }
         bound.push(match sockets.is_empty() {
             true => bind_addresses(listener, listeners, runtime).await?,
             false => adopt(sockets, runtime)?,

@@ -370,22 +370,23 @@ pub fn newcomer(
 /// Starts to serve a client. If a load balancer sends the client's address, waits for the address
 /// first.
 fn admit(acceptor: &Acceptor, stream: Accepted, peer: Peer) {
-    let proxied = acceptor.proxy_protocol.as_ref().zip(peer.ip);
-    match (stream, proxied) {
-        (Accepted::Tcp(stream), Some((proxies, ip))) => match proxies.admit(ip) {
-            Ok(place) => {
-                let admitting = admit_proxied(acceptor.clone(), stream, peer, place);
-                acceptor.tracker.spawn(admitting);
-            }
-            Err(refusal) => {
-                tracing::debug!(peer = %peer.text, reason = refusal.as_str(), "connection refused");
-                acceptor
-                    .shared
-                    .recorder
-                    .count_refused_client(refusal.as_str());
-            }
-        },
-        (stream, _) => admit_client(acceptor, stream, peer),
+    let Some(proxies) = &acceptor.proxy_protocol else {
+        return admit_client(acceptor, stream, peer);
+    };
+    // The configuration allows no unix socket on such a listener.
+    let (Accepted::Tcp(stream), Some(ip)) = (stream, peer.ip) else {
+        return;
+    };
+    match proxies.admit(ip) {
+        Ok(place) => {
+            let admitting = admit_proxied(acceptor.clone(), stream, peer, place);
+            acceptor.tracker.spawn(admitting);
+        }
+        Err(refusal) => {
+            let reason = refusal.as_str();
+            tracing::debug!(peer = %peer.text, reason, "connection refused");
+            acceptor.shared.recorder.count_refused_client(reason);
+        }
     }
 }
 
