@@ -156,6 +156,17 @@ fn without_family(seen: &[u8]) -> Option<Vec<u8>> {
     Some(header)
 }
 
+/// True if all bytes of a header of version 2 have arrived, according to its length field. If its
+/// addresses need more bytes, the library waits for further bytes, but these are not part of the
+/// header.
+fn is_complete(seen: &[u8]) -> bool {
+    let rest = seen.strip_prefix(SIGNATURE);
+    let Some([_command, _family, high, low, fields @ ..]) = rest else {
+        return false;
+    };
+    fields.len() >= usize::from(u16::from_be_bytes([*high, *low]))
+}
+
 /// Parses a header. Returns the client's address (`None` if the header contains none) and the
 /// length of the header in bytes. Returns `None` if more bytes are needed. Refuses the address of a
 /// datagram protocol, because it cannot be the address of a client of this TCP connection.
@@ -174,6 +185,10 @@ pub fn parse(seen: &[u8]) -> Option<io::Result<(Option<SocketAddr>, usize)>> {
             }
             address => Some(Ok((address.map(|address| address.source), bytes))),
         },
+        Err(Error::BufferTooShort) if is_complete(seen) => {
+            let message = "the length of the header is too small for its address family";
+            Some(Err(io::Error::new(io::ErrorKind::InvalidData, message)))
+        }
         Err(Error::BufferTooShort) => None,
         Err(error) => Some(Err(io::Error::new(io::ErrorKind::InvalidData, error))),
     }
@@ -284,6 +299,17 @@ mod tests {
         for header in headers {
             for known in 1..header.len() {
                 assert!(parse(&header[..known]).is_none(), "{known}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_proxy_header_whose_length_is_too_small_for_its_family_is_refused_at_once() {
+        for (family, needed_bytes) in [(0x11, 12), (0x12, 12), (0x21, 36), (0x31, 216)] {
+            for length in [0, needed_bytes - 1] {
+                let header = version_2(1, family, &vec![0; length]);
+                let parsed = parse(&header);
+                assert!(parsed.is_some_and(|parsed| parsed.is_err()), "{family:#x}");
             }
         }
     }
