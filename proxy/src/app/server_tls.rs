@@ -40,6 +40,13 @@ pub enum DeploymentTlsError {
          the server gets the password of the service account"
     )]
     PasswordToAnyHost,
+    /// A server would get the password of the service account, although its certificate is not
+    /// verified.
+    #[error(
+        "deployment.uri: tlsInsecure and tlsAllowInvalidCertificates must be false with \
+         authMechanism=PLAIN, because the server gets the password of the service account"
+    )]
+    PasswordToAnyServer,
     /// A file cannot be read.
     #[error("TLS to servers: {path}: {source}")]
     Unreadable {
@@ -96,8 +103,12 @@ impl ServerTlsFiles {
             };
         };
         let allows_any_name = tls.is_some_and(|tls| tls.allow_invalid_hostnames);
-        if allows_any_name && deployment.sends_password() {
-            return Err(DeploymentTlsError::PasswordToAnyHost);
+        if deployment.sends_password() {
+            match (written.trusts_anyone, allows_any_name) {
+                (true, _) => return Err(DeploymentTlsError::PasswordToAnyServer),
+                (false, true) => return Err(DeploymentTlsError::PasswordToAnyHost),
+                (false, false) => {}
+            }
         }
         let read = |path: PathBuf| {
             let read = ReadFile::read(path);
@@ -299,8 +310,8 @@ impl RunningServerTls {
     ) -> Result<(Self, DeploymentOptions, Option<Arc<ServerTls>>), DeploymentTlsError> {
         let files = ServerTlsFiles::read(&deployment, settings.tls.as_ref())?;
         let tls = files.as_ref().map(ServerTlsFiles::build).transpose()?;
-        let verifies = |files: &ServerTlsFiles| files.verification == Verification::Full;
-        if deployment.sends_password() && !files.as_ref().is_some_and(verifies) {
+        // With TLS, servers are verified: see `ServerTlsFiles::read`.
+        if deployment.sends_password() && files.is_none() {
             tracing::warn!(
                 "PLAIN sends the password of the service account to servers that are not verified"
             );
@@ -632,6 +643,34 @@ mod tests {
         let read = running.read(&after.deployment).unwrap().unwrap();
         let expected = KeyPassword::new(b"an other".to_vec());
         assert_eq!(read.key_password, Some(expected));
+    }
+
+    /// With the mechanism PLAIN, a server gets the password itself.
+    #[tokio::test]
+    async fn plain_is_refused_with_tls_unless_certificates_and_host_names_of_servers_are_verified()
+    {
+        for (mechanism, options, any_name, is_refused) in [
+            ("PLAIN", "tls=true", false, false),
+            ("PLAIN", "tls=true", true, true),
+            ("PLAIN", "tls=true&tlsInsecure=true", false, true),
+            (
+                "PLAIN",
+                "tls=true&tlsAllowInvalidCertificates=true",
+                false,
+                true,
+            ),
+            ("SCRAM-SHA-256", "tls=true&tlsInsecure=true", true, false),
+        ] {
+            let uri = format!("mongodb://a:b@localhost/?authMechanism={mechanism}&{options}");
+            let toml = format!(
+                "deployment.uri = {uri:?}\n\
+                 deployment.tls.allow_invalid_hostnames = {any_name}\n"
+            );
+            let settings = config::Settings::from_toml(&toml).unwrap().deployment;
+            let deployment = DeploymentOptions::parse(&uri, Duration::from_secs(10)).await;
+            let read = ServerTlsFiles::read(&deployment.unwrap(), settings.tls.as_ref());
+            assert_eq!(read.is_err(), is_refused, "{toml}: {read:?}");
+        }
     }
 
     /// Seawall reads the file with the authorities of the system, but never the directory.
