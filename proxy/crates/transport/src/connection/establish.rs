@@ -24,7 +24,7 @@ use super::{
     lookups::Lookups,
     payload, reply_is_ok, sasl_continue, sasl_start,
     socket::{OpenError, connect_tcp},
-    tls::CertificateRequest,
+    tls::{CertificateRequest, is_refused_session},
 };
 use crate::{
     Stream,
@@ -389,8 +389,24 @@ impl Connector {
     }
 
     /// Connects a socket, sends `header` (a header of the PROXY protocol) and performs the TLS
-    /// handshake.
+    /// handshake. If the certificate of a resumed TLS session is no longer valid, connects once
+    /// more, with a full handshake: the error would clear the pool of a server that may have a new
+    /// certificate.
     async fn connect_stream(
+        &self,
+        address: &ServerAddress,
+        header: Option<&[u8]>,
+    ) -> Result<OpenedStream, EstablishError> {
+        match self.try_connect_stream(address, header).await {
+            Err(EstablishError::Io { source, .. }) if is_refused_session(&source) => {
+                self.try_connect_stream(address, header).await
+            }
+            result => result,
+        }
+    }
+
+    /// Like [`Self::connect_stream`], but connects only once.
+    async fn try_connect_stream(
         &self,
         address: &ServerAddress,
         header: Option<&[u8]>,

@@ -16,7 +16,8 @@ use tokio_rustls::{
         self, CertificateError, ClientConfig, DigitallySignedStruct, HandshakeKind, RootCertStore,
         SignatureScheme,
         client::{
-            ResolvesClientCert, Resumption, WebPkiServerVerifier,
+            ClientSessionMemoryCache, ClientSessionStore, ResolvesClientCert, Resumption,
+            WebPkiServerVerifier,
             danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         },
         crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
@@ -31,6 +32,10 @@ use crate::{
     revocation_lists, sets_by_key, verify_chain,
 };
 
+/// Maximum number of stored TLS sessions, as in the default of rustls. rustls keeps up to eight
+/// sessions for each server name, so it keeps the sessions of 32 names.
+const MAX_SESSIONS: usize = 256;
+
 /// The reason why TLS towards servers cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
@@ -43,6 +48,20 @@ pub enum TlsError {
     /// rustls refuses the TLS configuration for another reason.
     #[error(transparent)]
     Setup(#[from] rustls::Error),
+}
+
+/// The server's certificate in a resumed TLS session is no longer valid. The stored sessions of the
+/// server have been removed, so the next handshake is a full one.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+struct RefusedSession(rustls::Error);
+
+/// True if a handshake has failed because the server's certificate in a resumed TLS session is no
+/// longer valid. The server may have a new certificate by now, which a full handshake shows.
+pub(super) fn is_refused_session(error: &io::Error) -> bool {
+    error
+        .get_ref()
+        .is_some_and(|cause| cause.is::<RefusedSession>())
 }
 
 /// The certificate authorities that may sign servers' certificates.
@@ -98,6 +117,8 @@ pub struct TlsSettings<'a> {
 /// configuration.
 pub struct ServerTls {
     config: Arc<ClientConfig>,
+    /// The stored TLS sessions of `config`.
+    sessions: Arc<ClientSessionMemoryCache>,
     verifier: Arc<dyn ServerCertVerifier>,
     certificate: Arc<ClientCertificate>,
     expiries: Vec<CertificateExpiry>,
@@ -132,13 +153,16 @@ impl ServerTls {
         };
         let certificate = Arc::new(ClientCertificate::new(own));
         let resolver = Arc::clone(&certificate);
-        let config = ClientConfig::builder_with_provider(provider)
+        let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .dangerous()
             .with_custom_certificate_verifier(Arc::clone(&verifier))
             .with_client_cert_resolver(resolver);
+        let sessions = Arc::new(ClientSessionMemoryCache::new(MAX_SESSIONS));
+        config.resumption = Resumption::store(Arc::<ClientSessionMemoryCache>::clone(&sessions));
         Ok(Self {
             config: Arc::new(config),
+            sessions,
             verifier,
             certificate,
             expiries,
@@ -210,10 +234,21 @@ impl ServerTls {
         let is_resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
         if is_resumed {
             let chain = session.peer_certificates().unwrap_or_default();
-            self.verify(chain, name).map_err(io::Error::other)?;
+            self.verify(chain, name).map_err(|error| {
+                self.remove_sessions(name);
+                io::Error::other(RefusedSession(error))
+            })?;
         }
         let stream = Stream::from(TlsStream::Client(stream));
         Ok((stream, is_resumed))
+    }
+
+    /// Removes the stored TLS sessions of this server name, so that the next handshake is a full
+    /// one. Otherwise, each connection would resume such a session and be refused, even if the
+    /// server has a new certificate by now.
+    fn remove_sessions(&self, name: &ServerName<'static>) {
+        self.sessions.remove_tls12_session(name);
+        while self.sessions.take_tls13_ticket(name).is_some() {}
     }
 
     fn verify(

@@ -10,6 +10,7 @@ use seawall_wire::encode_op_msg_like;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
+    sync::oneshot,
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -22,7 +23,7 @@ use tokio_rustls::{
 };
 
 use super::*;
-use crate::connection::{Connector, ServerAddress};
+use crate::connection::{Connector, EstablishError, ServerAddress};
 
 const HOST: &str = "localhost";
 const ADDRESS: &str = "127.0.0.1";
@@ -127,9 +128,18 @@ fn trusting(
     })
 }
 
-/// Connects to a server once. Returns the result of the client, and the kind of handshake and the
+/// Connects to [`HOST`] once. Returns the result of the client, and the kind of handshake and the
 /// host name that the server saw.
 async fn connect(
+    tls: &ServerTls,
+    server: &TlsAcceptor,
+) -> (io::Result<()>, Option<HandshakeKind>, Option<String>) {
+    connect_to(HOST, tls, server).await
+}
+
+/// Like [`connect`], for any name of the server.
+async fn connect_to(
+    name: &str,
     tls: &ServerTls,
     server: &TlsAcceptor,
 ) -> (io::Result<()>, Option<HandshakeKind>, Option<String>) {
@@ -147,7 +157,7 @@ async fn connect(
     };
     let connecting = async {
         let stream = TcpStream::connect(address).await.unwrap();
-        let mut stream = tls.connect(HOST, stream).await?;
+        let mut stream = tls.connect(name, stream).await?;
         // With TLS 1.3, the server sends its session tickets after the handshake and before this
         // byte. The client needs a ticket to resume the session.
         stream.read_u8().await.map(drop)
@@ -228,27 +238,46 @@ async fn http_clients_resume_no_tls_session() {
     }
 }
 
+/// The same [`ServerTls`], at a time when the certificates of its stored sessions are no longer
+/// valid. In full handshakes, servers have valid certificates.
+fn when_resumed_invalid(tls: ServerTls) -> ServerTls {
+    ServerTls {
+        // Full handshakes use the verifier in `config`.
+        verifier: Authority::generate("foreign").tls().verifier,
+        ..tls
+    }
+}
+
 #[tokio::test]
 async fn a_resumed_tls_session_is_refused_if_the_server_certificate_is_no_longer_valid() {
     let authority = Authority::generate("authority");
-    let foreign = Authority::generate("foreign");
     for version in [&TLS12, &TLS13] {
         let server = authority.server(version);
         let tls = authority.tls();
         let (result, _, _) = connect(&tls, &server).await;
         result.unwrap();
-        // `later` has the stored sessions of `tls`, but its verifier refuses the server's
-        // certificate. The verifier of `tls` would do the same after the certificate has expired.
-        let later = ServerTls {
-            config: Arc::clone(&tls.config),
-            verifier: foreign.tls().verifier,
-            certificate: Arc::clone(&tls.certificate),
-            expiries: Vec::new(),
-        };
-        let (result, kind, _) = connect(&later, &server).await;
+        let (result, kind, _) = connect(&when_resumed_invalid(tls), &server).await;
         assert_eq!(kind, Some(HandshakeKind::Resumed), "{version:?}");
         let error = result.unwrap_err().to_string();
         assert!(error.contains("UnknownIssuer"), "{version:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_full_tls_handshake_follows_after_a_resumed_tls_session_was_refused() {
+    let authority = Authority::generate("authority");
+    for version in [&TLS12, &TLS13] {
+        let server = authority.server(version);
+        let tls = authority.tls();
+        let (result, _, _) = connect(&tls, &server).await;
+        result.unwrap();
+        let later = when_resumed_invalid(tls);
+        let (result, kind, _) = connect(&later, &server).await;
+        assert_eq!(kind, Some(HandshakeKind::Resumed), "{version:?}");
+        assert!(result.is_err(), "{version:?}");
+        let (result, kind, _) = connect(&later, &server).await;
+        assert_eq!(kind, Some(HandshakeKind::Full), "{version:?}");
+        result.unwrap();
     }
 }
 
@@ -289,9 +318,77 @@ async fn check_served(connector: &Connector, server: &TlsAcceptor) {
     drop(stream);
 }
 
+/// Connects to a server that replies to the first command. Returns the kinds of the handshakes that
+/// the server saw (`None` for each that failed), and the result of the client.
+async fn kinds_of_handshakes(
+    connector: &Connector,
+    server: &TlsAcceptor,
+) -> (Vec<Option<HandshakeKind>>, Result<(), EstablishError>) {
+    let listener = TcpListener::bind((ADDRESS, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let address: ServerAddress = address.parse().unwrap();
+    let (done, mut is_done) = oneshot::channel::<()>();
+    let serving = async {
+        let mut kinds = Vec::new();
+        loop {
+            let stream = tokio::select! {
+                accepted = listener.accept() => accepted.unwrap().0,
+                _ = &mut is_done => return kinds,
+            };
+            let Ok(mut stream) = server.accept(stream).await else {
+                kinds.push(None);
+                continue;
+            };
+            kinds.push(stream.get_ref().1.handshake_kind());
+            if stream.read_u8().await.is_ok() {
+                // The first command of a connection has the request id 1.
+                let reply = encode_op_msg_like(0, 1, 1, rawdoc! { "ok": 1 }.as_bytes());
+                stream.write_all(&reply).await.unwrap();
+                stream.flush().await.unwrap();
+            }
+        }
+    };
+    let connecting = async {
+        let result = connector.connect(&address).await.map(drop);
+        drop(done);
+        result
+    };
+    tokio::join!(serving, connecting)
+}
+
 fn connector(tls: ServerTls) -> Connector {
     let nonces = Arc::new(NonceSource::new().unwrap());
     Connector::new(Some(Arc::new(tls)), Vec::new(), LIMIT, nonces)
+}
+
+/// A server with the stored TLS sessions of `server`, but with the certificate of `other`.
+fn with_certificate_of(server: &TlsAcceptor, other: &TlsAcceptor) -> TlsAcceptor {
+    let mut config = ServerConfig::clone(server.config());
+    config.cert_resolver = Arc::clone(&other.config().cert_resolver);
+    TlsAcceptor::from(Arc::new(config))
+}
+
+/// Without the second connection, Seawall would clear the pool of a server that has renewed its
+/// certificate.
+#[tokio::test]
+async fn after_a_resumed_tls_session_was_refused_seawall_connects_once_more() {
+    let authority = Authority::generate("authority");
+    let foreign = Authority::generate("foreign");
+    for version in [&TLS12, &TLS13] {
+        let server = authority.server(version);
+        // Seawall also refuses the full handshake of this server, and does not connect again.
+        let invalid = with_certificate_of(&server, &foreign.server(version));
+        for (next, second) in [(&server, Some(HandshakeKind::Full)), (&invalid, None)] {
+            let tls = authority.tls();
+            let (result, _, _) = connect_to(ADDRESS, &tls, &server).await;
+            result.unwrap();
+            let connector = connector(when_resumed_invalid(tls));
+            let (kinds, result) = kinds_of_handshakes(&connector, next).await;
+            let expected = [Some(HandshakeKind::Resumed), second];
+            assert_eq!(kinds, expected, "{version:?}: {result:?}");
+            assert_eq!(result.is_ok(), second.is_some(), "{version:?}: {result:?}");
+        }
+    }
 }
 
 #[tokio::test]
