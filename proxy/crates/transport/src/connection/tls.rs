@@ -94,7 +94,8 @@ pub enum Verification {
     Full,
     /// The certificate must come from an authority, but may be for any host name.
     AnyHostName,
-    /// Any certificate is accepted.
+    /// Any certificate is accepted. The files must nevertheless be usable, and their expiries are
+    /// reported.
     Off,
 }
 
@@ -107,7 +108,7 @@ pub struct TlsSettings<'a> {
     /// certificate.
     pub identity: Option<Pem<'a>>,
     /// Files with revocation lists. With at least one file, a server's certificate is accepted only
-    /// if a file contains a list of the certificate's issuer. Unused with [`Verification::Off`].
+    /// if a file contains a list of the certificate's issuer, except with [`Verification::Off`].
     pub revocation_lists: Vec<Pem<'a>>,
     /// How certificates are verified.
     pub verification: Verification,
@@ -401,26 +402,22 @@ fn verifier(
     provider: &Arc<CryptoProvider>,
     expiries: &mut Vec<CertificateExpiry>,
 ) -> Result<Verifier, TlsError> {
-    let mut verifiers = Vec::new();
-    if settings.verification != Verification::Off {
-        let roots = Arc::new(roots(settings.authorities, expiries)?);
-        let lists = revocation_lists(&settings.revocation_lists, expiries)?;
-        for set in sets_by_key(&lists) {
-            let (roots, provider) = (Arc::clone(&roots), Arc::clone(provider));
-            let build = |lists| {
-                WebPkiServerVerifier::builder_with_provider(roots, provider)
-                    .with_crls(lists)
-                    // Servers check in the same way: only the issuer of the peer's own certificate
-                    // needs a list, and the list must not be outdated.
-                    .only_check_end_entity_revocation()
-                    .enforce_revocation_expiration()
-                    .build()
-            };
-            verifiers.push(SetVerifier::of_set(set, build)?);
-        }
-    }
+    let roots = Arc::new(roots(settings.authorities, expiries)?);
+    let lists = revocation_lists(&settings.revocation_lists, expiries)?;
+    let verifiers = sets_by_key(&lists).into_iter().map(|set| {
+        let (roots, provider) = (Arc::clone(&roots), Arc::clone(provider));
+        SetVerifier::of_set(set, |lists| {
+            WebPkiServerVerifier::builder_with_provider(roots, provider)
+                .with_crls(lists)
+                // Servers check in the same way: only the issuer of the peer's own certificate
+                // needs a list, and the list must not be outdated.
+                .only_check_end_entity_revocation()
+                .enforce_revocation_expiration()
+                .build()
+        })
+    });
     Ok(Verifier {
-        verifiers,
+        verifiers: verifiers.collect::<Result<_, _>>()?,
         verification: settings.verification,
         provider: Arc::clone(provider),
     })

@@ -4,7 +4,10 @@
 use std::{path::Path, sync::atomic::Ordering, time::Duration};
 
 use bson::rawdoc;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
+    KeyIdMethod, KeyPair, SerialNumber, date_time_ymd,
+};
 use seawall_auth::NonceSource;
 use seawall_wire::encode_op_msg_like;
 use tokio::{
@@ -49,6 +52,19 @@ impl Authority {
         let pem = params.self_signed(&key).unwrap().pem();
         let issuer = Issuer::new(params, key);
         Self { issuer, pem }
+    }
+
+    /// An empty revocation list.
+    fn revocation_list(&self) -> String {
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(2025, 1, 1),
+            next_update: date_time_ymd(2100, 1, 1),
+            crl_number: SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: Vec::new(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.issuer).unwrap().pem().unwrap()
     }
 
     fn file(&self) -> Authorities<'_> {
@@ -511,4 +527,44 @@ async fn unusable_certificates_of_the_operating_system_are_skipped() {
     result.unwrap();
     let error = trusting_system(&unusable).unwrap_err().to_string();
     assert_eq!(error, "system.pem: no usable certificate in the file");
+}
+
+/// A reload must refuse unusable files also if servers are not verified, because the files may be
+/// needed later.
+#[test]
+fn authorities_and_revocation_lists_are_read_and_expire_also_if_servers_are_not_verified() {
+    let authority = Authority::generate("authority");
+    let list = authority.revocation_list();
+    let malformed = |label: &str| format!("-----BEGIN {label}-----\nAAAA\n-----END {label}-----\n");
+    let [no_authority, no_list] = ["CERTIFICATE", "X509 CRL"].map(malformed);
+    for verification in [
+        Verification::Full,
+        Verification::AnyHostName,
+        Verification::Off,
+    ] {
+        let build = |ca: &str, crl: &str| {
+            let [authorities, lists] = [("ca.pem", ca), ("crl.pem", crl)].map(|(path, content)| {
+                let path = Path::new(path);
+                Pem { path, content }
+            });
+            let tls = ServerTls::new(&TlsSettings {
+                authorities: Authorities::File(authorities),
+                identity: None,
+                revocation_lists: vec![lists],
+                verification,
+            });
+            let files = tls.map(|tls| tls.expiries.into_iter().map(|of| of.file).collect());
+            files.map_err(|error| error.to_string())
+        };
+        let expected = Ok(vec!["ca.pem".to_owned(), "crl.pem".to_owned()]);
+        assert_eq!(build(&authority.pem, &list), expected, "{verification:?}");
+        for (ca, crl, file) in [
+            (&no_authority, &list, "ca.pem"),
+            (&authority.pem, &no_list, "crl.pem"),
+        ] {
+            let error = build(ca, crl).unwrap_err();
+            let expected = format!("{file}: malformed certificate or revocation list");
+            assert_eq!(error, expected, "{verification:?}");
+        }
+    }
 }
