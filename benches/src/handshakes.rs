@@ -6,12 +6,13 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    pin::pin,
+    pin::{Pin, pin},
     process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::Poll,
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -23,7 +24,7 @@ use seawall_tests::{
 };
 use seawall_transport::connection::ServerAddress;
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead as _, AsyncReadExt as _, AsyncWriteExt as _, ReadBuf},
     net::TcpStream,
     runtime::Builder,
     task::JoinSet,
@@ -31,6 +32,7 @@ use tokio::{
 };
 use tokio_rustls::{
     TlsConnector,
+    client::TlsStream,
     rustls::{
         self, ClientConfig, DigitallySignedStruct, HandshakeKind, SignatureScheme,
         client::{
@@ -396,6 +398,9 @@ impl Handshakes {
         let connector = TlsConnector::from(Arc::clone(config));
         let mut stream = connector.connect(name, stream).await?;
         if self.closes_first {
+            // A client that closed its connection earlier would have left before Seawall verifies
+            // its certificate. Seawall would then skip the rest of the handshake.
+            first_ticket(&mut stream).await?;
             stream.shutdown().await?;
         }
         // To resume the TLS session later, the client needs the session tickets, which arrive
@@ -427,6 +432,21 @@ impl Handshakes {
         }
         Arc::new(config)
     }
+}
+
+/// Waits until the client has got a session ticket. The target sends it after the handshake.
+async fn first_ticket(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
+    let mut byte = [0];
+    poll_fn(|cx| {
+        let mut buffer = ReadBuf::new(&mut byte);
+        let read = Pin::new(&mut *stream).poll_read(cx, &mut buffer);
+        if stream.get_ref().1.tls13_tickets_received() > 0 {
+            return Poll::Ready(Ok(()));
+        }
+        // Tickets are no data, so `poll_read` returns only when the target closes the connection.
+        read.map(|_| Err(io::ErrorKind::UnexpectedEof.into()))
+    })
+    .await
 }
 
 /// Gives this thread the scheduling policy `SCHED_IDLE`. The clients of a real storm run on other
