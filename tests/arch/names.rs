@@ -1,6 +1,10 @@
 //! Names of types and functions.
 
-use std::{collections::BTreeMap, fs};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use crate::sources::{all_sources, without_unit_tests};
 
@@ -50,6 +54,39 @@ fn no_two_types_have_the_same_general_name_such_as_state() {
         }
     }
     found.retain(|_, places| places.len() > 1);
+    assert!(found.is_empty(), "types with the same name: {found:#?}");
+}
+
+/// The crate of a source file: its folder `src`, or the folder of a test or bench. A test or bench
+/// may also be a single file.
+fn crate_of(file: &Path) -> &Path {
+    if let Some(sources) = file.ancestors().find(|folder| folder.ends_with("src")) {
+        return sources;
+    }
+    let folder = file.parent().unwrap();
+    let is_single = folder.ends_with("tests") || folder.ends_with("benches");
+    if is_single { file } else { folder }
+}
+
+/// A reader who sees the name of a type in a crate must know which type it is. The exceptions are
+/// conventional names of which a module has only one.
+#[test]
+fn no_two_types_of_a_crate_have_the_same_name() {
+    const CONVENTIONAL: [&str; 3] = ["Arguments", "Error", "Options"];
+    let mut found: BTreeMap<(PathBuf, String), Vec<PathBuf>> = BTreeMap::new();
+    for file in all_sources() {
+        let text = fs::read_to_string(&file).unwrap();
+        // Associated types and types in functions are indented.
+        let lines = text.lines().filter(|line| !line.starts_with(' '));
+        let top_level = lines.collect::<Vec<_>>().join("\n");
+        for name in declared_types(&top_level) {
+            if !CONVENTIONAL.contains(&name) {
+                let key = (crate_of(&file).to_owned(), name.to_owned());
+                found.entry(key).or_default().push(file.clone());
+            }
+        }
+    }
+    found.retain(|_, files| files.len() > 1);
     assert!(found.is_empty(), "types with the same name: {found:#?}");
 }
 

@@ -15,6 +15,8 @@ mod changes;
 mod clock;
 mod comparison;
 mod packed;
+#[cfg(test)]
+mod random;
 mod second;
 mod stalls;
 mod store;

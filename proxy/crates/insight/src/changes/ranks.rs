@@ -62,10 +62,8 @@ pub fn ranks(before: &Distribution, now: &Distribution, shift: i64) -> Ranks {
 mod tests {
     use std::time::Duration;
 
-    use super::{
-        super::tests::{Random, alike},
-        *,
-    };
+    use super::{super::tests::alike, *};
+    use crate::random::Random;
 
     /// The *effect* is the share of pairs in which the later duration is longer.
     #[test]

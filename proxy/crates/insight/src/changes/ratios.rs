@@ -128,7 +128,8 @@ impl Sorted {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::Random, *};
+    use super::*;
+    use crate::random::Random;
 
     /// Drift and spread are medians. The test computes the expected values from a list of the other
     /// ratios.

@@ -173,7 +173,8 @@ fn is_silent(samples: &[Sample], episode: (f64, f64)) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::detector::tests::Random, *};
+    use super::*;
+    use crate::random::Random;
 
     const SEEDS: u64 = 100;
 

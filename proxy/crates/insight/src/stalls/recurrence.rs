@@ -282,7 +282,8 @@ fn start(episodes: &[&Episode], index: usize) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::detector::tests::Random, *};
+    use super::*;
+    use crate::random::Random;
 
     /// The recurrence of the episodes, at the time of the last episode.
     fn recurrence(episodes: &[Episode]) -> Option<Recurrence> {
