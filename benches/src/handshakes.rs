@@ -398,8 +398,8 @@ impl Handshakes {
         let connector = TlsConnector::from(Arc::clone(config));
         let mut stream = connector.connect(name, stream).await?;
         if self.closes_first {
-            // A client that closed its connection earlier would have left before Seawall verifies
-            // its certificate. Seawall would then skip the rest of the handshake.
+            // Seawall sends tickets after it has verified the client's certificate. So the count of
+            // handshakes contains only those that Seawall has completed.
             first_ticket(&mut stream).await?;
             stream.shutdown().await?;
         }
