@@ -1,9 +1,20 @@
 //! A log in memory, for unit tests.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, LazyLock},
+};
 
 use seawall_locks::Mutex;
-use tracing::{Level, subscriber::DefaultGuard};
+use tracing::{
+    Dispatch, Level,
+    subscriber::{DefaultGuard, NoSubscriber},
+};
+
+/// A second subscriber, which collects nothing. If there is only one, `tracing` asks only the
+/// thread that first reaches a log statement if any subscriber collects it. If this thread belongs
+/// to another test, `tracing` then drops the lines of this statement on all threads.
+static SECOND: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(NoSubscriber::new()));
 
 /// A log in memory. Clones share the text.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +24,7 @@ impl MemoryLog {
     /// Collects the log of this thread in the JSON format, from the level debug upwards, until the
     /// returned guard is dropped.
     pub(crate) fn collect(&self) -> DefaultGuard {
+        LazyLock::force(&SECOND);
         let log = self.clone();
         let subscriber = tracing_subscriber::fmt()
             .json()
