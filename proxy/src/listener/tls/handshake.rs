@@ -36,6 +36,11 @@ const DEPARTURE_INTERVAL: Duration = Duration::from_millis(50);
 /// follows when all of them have been read.
 const MAX_READ_BYTES: usize = 16 * 1024;
 
+/// Maximum number of bytes that a client sends to refuse Seawall's certificate. A TLS 1.3 alert
+/// after the message `change_cipher_spec` has 30 bytes (RFC 8446, sections 5.2, 6 and D.4). The TLS
+/// library of Java adds 16 bytes of padding. The messages that need much cryptography are longer.
+const MAX_ALERT_BYTES: usize = 64;
+
 /// Waits until the client has sent something, or has left. [`TcpStream::readable`] does not wait
 /// after the header of the PROXY protocol: the header was read exactly to its end, and after such a
 /// read, tokio still considers the socket readable.
@@ -56,7 +61,7 @@ async fn until_left(stream: &TcpStream) {
 
 /// Performs a handshake. `choose` returns the configuration of the handshake, and the verifier with
 /// which the certificate of a resumed session is verified again. This function calls `choose` when
-/// the first message has arrived. Returns `None` if the client left before the first step ended.
+/// the first message has arrived. Returns `None` if the client left before a step ended.
 pub(super) async fn accept(
     stream: TcpStream,
     heavy: Heavy<'_>,
@@ -79,7 +84,8 @@ pub(super) async fn accept(
     };
     let finished = finish(session, &stream, verifier, heavy).await;
     let session = match finished {
-        Ok(session) => session,
+        Ok(Some(session)) => session,
+        Ok(None) => return Ok(None),
         Err(error) => return Err(FailedHandshake::new(error, Some(stream))),
     };
     // `tokio-rustls` cannot wrap a TLS session whose handshake is finished. So a new session is
@@ -113,16 +119,17 @@ async fn begin(
 
 /// Exchanges messages until the handshake is finished. A step processes the bytes of a read if they
 /// may need much cryptography, for example for a certificate of the client, or after a second
-/// `ClientHello`. Otherwise, this task processes them.
+/// `ClientHello`. Otherwise, this task processes them. Returns `None` if the client left before a
+/// step ended.
 async fn finish(
     mut session: ServerConnection,
     stream: &TcpStream,
     verifier: Option<Arc<Verifier>>,
     heavy: Heavy<'_>,
-) -> io::Result<ServerConnection> {
+) -> io::Result<Option<ServerConnection>> {
     write(&mut session, stream).await?;
     while session.is_handshaking() {
-        read(&mut session, stream).await?;
+        let read_bytes = read(&mut session, stream).await?;
         let processed;
         if expects_only_finished(&session, verifier.as_deref()) {
             processed = process(&mut session, None);
@@ -132,7 +139,13 @@ async fn finish(
                 let processed = process(&mut session, verifier.as_deref());
                 (session, processed)
             });
-            (session, processed) = step.await;
+            (session, processed) = tokio::select! {
+                biased;
+                // A client may leave after an alert. The alert is processed, because it says why
+                // the client has left.
+                () = until_left(stream), if read_bytes > MAX_ALERT_BYTES => return Ok(None),
+                done = step => done,
+            };
         }
         if let Err(error) = processed {
             // Sends the alert. The connection is closed in any case, so the result is not needed.
@@ -141,7 +154,7 @@ async fn finish(
         }
         write(&mut session, stream).await?;
     }
-    Ok(session)
+    Ok(Some(session))
 }
 
 /// True if only the message `Finished` of TLS 1.3 is missing (RFC 8446, section 4.4.4). Its
@@ -180,8 +193,8 @@ fn invalid(error: rustls::Error) -> io::Error {
 }
 
 /// Reads the bytes that the client has sent, at least one, into the session, which does not process
-/// them yet.
-async fn read(session: &mut ServerConnection, stream: &TcpStream) -> io::Result<()> {
+/// them yet. Returns the number of bytes.
+async fn read(session: &mut ServerConnection, stream: &TcpStream) -> io::Result<usize> {
     let mut read_bytes = 0;
     while read_bytes < MAX_READ_BYTES {
         match session.read_tls(&mut NonBlocking(stream)) {
@@ -194,7 +207,7 @@ async fn read(session: &mut ServerConnection, stream: &TcpStream) -> io::Result<
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(read_bytes)
 }
 
 /// Writes all bytes that the session has for the client.
@@ -253,7 +266,7 @@ mod tests {
     use tokio_rustls::{
         TlsConnector,
         rustls::{
-            ClientConfig, ClientConnection, InvalidMessage, RootCertStore,
+            AlertDescription, ClientConfig, ClientConnection, InvalidMessage, RootCertStore,
             SupportedProtocolVersion,
             crypto::ring,
             pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
@@ -318,6 +331,16 @@ mod tests {
         (listener, address)
     }
 
+    /// Accepts a client. Returns the socket twice: the second one shows when the client has left,
+    /// also while a handshake owns the first one.
+    async fn accept_observed(listener: &TcpListener) -> (TcpStream, TcpStream) {
+        let (socket, _) = listener.accept().await.unwrap();
+        let socket = socket.into_std().unwrap();
+        let observed = socket.try_clone().unwrap();
+        let [socket, observed] = [socket, observed].map(TcpStream::from_std);
+        (socket.unwrap(), observed.unwrap())
+    }
+
     /// Lets other tasks run until the condition is true.
     async fn until(is_true: impl Fn() -> bool) {
         let waiting = async {
@@ -355,15 +378,10 @@ mod tests {
         }
     }
 
-    /// The client offers only a key of a group that Seawall does not support, so Seawall requests a
-    /// second `ClientHello`. Seawall computes its signature after the second `ClientHello`.
-    #[tokio::test]
-    async fn the_signature_after_a_second_client_hello_runs_on_a_thread_of_low_priority() {
-        let (listener, address) = listen().await;
-        let mut client = TcpStream::connect(address).await.unwrap();
-        let mut session = client_session();
-        client.write_all(&next_bytes(&mut session)).await.unwrap();
-        let (socket, _) = listener.accept().await.unwrap();
+    /// A configuration that requests a second `ClientHello`, because the first one has only a key
+    /// of a group that the configuration does not support. Seawall computes its signature after the
+    /// second `ClientHello`, and then calls the resolver.
+    fn retrying() -> (Arc<ServerConfig>, Arc<CountingResolver>) {
         let mut provider = ring::default_provider();
         provider.kx_groups = vec![ring::kx_group::SECP384R1];
         let (chain, key) = self_signed();
@@ -378,8 +396,19 @@ mod tests {
             .unwrap()
             .with_no_client_auth()
             .with_cert_resolver(shared);
+        (Arc::new(config), resolver)
+    }
+
+    #[tokio::test]
+    async fn the_signature_after_a_second_client_hello_runs_on_a_thread_of_low_priority() {
+        let (listener, address) = listen().await;
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let mut session = client_session();
+        client.write_all(&next_bytes(&mut session)).await.unwrap();
+        let (socket, _) = listener.accept().await.unwrap();
+        let (config, resolver) = retrying();
         let work = HeavyWork::new(1);
-        let choose = || (Arc::new(config), None);
+        let choose = || (config, None);
         let accepting = accept(socket, work.of(Sharer::Local), choose);
         let greeting = async {
             let mut reply = [0; 4096];
@@ -393,6 +422,87 @@ mod tests {
         tokio::select! {
             accepted = accepting => panic!("the client never finishes: {:?}", accepted.map(drop)),
             () = greeting => {}
+        }
+    }
+
+    /// The other steps of a handshake begin when the client has sent a further message. With
+    /// certificates of clients, they are the most expensive steps.
+    #[tokio::test]
+    async fn no_cryptography_runs_for_a_client_that_left_before_a_later_step_of_its_handshake() {
+        for leaves in [false, true] {
+            let (listener, address) = listen().await;
+            let mut client = TcpStream::connect(address).await.unwrap();
+            let mut session = client_session();
+            client.write_all(&next_bytes(&mut session)).await.unwrap();
+            let (socket, observed) = accept_observed(&listener).await;
+            let (config, resolver) = retrying();
+            let work = HeavyWork::new(1);
+            let choose = || (config, None);
+            let mut accepting = Box::pin(accept(socket, work.of(Sharer::Local), choose));
+            let mut reply = [0; 4096];
+            let length = tokio::select! {
+                _ = &mut accepting => panic!("the client has not sent its second message"),
+                length = client.read(&mut reply) => length.unwrap(),
+            };
+            let asked = resolver.count.load(Ordering::Relaxed);
+            session.read_tls(&mut &reply[..length]).unwrap();
+            session.process_new_packets().unwrap();
+            client.write_all(&next_bytes(&mut session)).await.unwrap();
+            if leaves {
+                drop(client);
+                until(|| peer_has_left(&observed)).await;
+                assert!(matches!(accepting.await, Ok(None)));
+                assert_eq!(resolver.count.load(Ordering::Relaxed), asked);
+            } else {
+                tokio::select! {
+                    _ = &mut accepting => panic!("the client never finishes"),
+                    () = until(|| resolver.count.load(Ordering::Relaxed) > asked) => {}
+                }
+            }
+        }
+    }
+
+    /// The alert says why the client has left.
+    #[tokio::test]
+    async fn the_alert_of_a_client_that_left_is_the_error_of_its_handshake() {
+        for version in [&TLS12, &TLS13] {
+            let (listener, address) = listen().await;
+            let (server, _) = configurations(version);
+            // This client trusts no authority, so it refuses Seawall's certificate.
+            let client = ClientConfig::builder_with_provider(provider())
+                .with_protocol_versions(&[version])
+                .unwrap()
+                .with_root_certificates(RootCertStore::empty())
+                .with_no_client_auth();
+            let name = ServerName::try_from("localhost").unwrap();
+            let mut session = ClientConnection::new(Arc::new(client), name).unwrap();
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(&next_bytes(&mut session)).await.unwrap();
+            let (socket, observed) = accept_observed(&listener).await;
+            let work = HeavyWork::new(1);
+            let choose = || (server, Some(requiring()));
+            let mut accepting = Box::pin(accept(socket, work.of(Sharer::Local), choose));
+            let refusing = async {
+                let mut reply = [0; 4096];
+                let mut is_accepted = true;
+                while is_accepted {
+                    let length = client.read(&mut reply).await.unwrap();
+                    session.read_tls(&mut &reply[..length]).unwrap();
+                    is_accepted = session.process_new_packets().is_ok();
+                }
+            };
+            tokio::select! {
+                _ = &mut accepting => panic!("the client has not sent its second message"),
+                () = refusing => {}
+            }
+            client.write_all(&next_bytes(&mut session)).await.unwrap();
+            drop(client);
+            until(|| peer_has_left(&observed)).await;
+            let failed = accepting.await.unwrap_err();
+            let cause = failed.error().get_ref();
+            let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
+            let expected = rustls::Error::AlertReceived(AlertDescription::UnknownCA);
+            assert_eq!(cause, Some(&expected), "{version:?}: {}", failed.error());
         }
     }
 
