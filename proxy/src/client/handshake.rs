@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     Client, CredentialMode, End, LoginDue, Shared,
     credentials::UserName,
-    hello::{Greeting, Hello, check_api_version, client_element, quiesce},
+    hello::{Greeting, Hello, check_api_version, client_element, quiesce, unknown_deployment},
     login::{LoginContext, LoginEnd, SaslConversation, claimed_user},
     own_reply::{ReplyTo, requires_authentication},
 };
@@ -126,8 +126,9 @@ impl Client {
 
     fn build_info(&self) -> RawDocumentBuf {
         let snapshot = self.shared.routing.topology.snapshot();
-        let known = snapshot.description.build_info().cloned();
-        known.unwrap_or_else(|| quiesce(None))
+        let description = &snapshot.description;
+        let known = description.build_info().cloned();
+        known.unwrap_or_else(|| unknown_deployment(description))
     }
 
     /// Records the client's metadata, compressors and capabilities from its hello.
@@ -215,15 +216,13 @@ impl Client {
         }
         let draining = *self.shared.draining.borrow();
         if let Some(until) = draining {
-            return Ok(quiesce(Some(
-                until.saturating_duration_since(Instant::now()),
-            )));
+            return Ok(quiesce(until.saturating_duration_since(Instant::now())));
         }
         // Until the credential mode is decided, Seawall does not know if clients must log in, even
         // if it has already seen a server.
         let is_undecided = shared.logins.credentials.mode() == CredentialMode::Undecided;
         if !description.was_seen || is_undecided {
-            return Ok(quiesce(None));
+            return Ok(unknown_deployment(description));
         }
         let mechanisms = match &hello.sasl_supported_mechs {
             Some(user) => Some(self.mechanisms(user).await?),

@@ -456,20 +456,25 @@ impl Greeting<'_> {
     }
 }
 
-/// The reply to a hello while Seawall drains. Also the reply to a hello or to `buildInfo` while
-/// Seawall does not know the deployment yet. `remaining` is the time until the drain ends; `None`
-/// if Seawall does not drain. The reply makes drivers use another router.
-pub(super) fn quiesce(remaining: Option<Duration>) -> RawDocumentBuf {
-    let message = match remaining {
-        Some(_) => "The server is in quiesce mode and will shut down",
-        None => "No server of the deployment has been seen yet",
-    };
+/// The reply to a hello while Seawall drains. `remaining` is the time until the drain ends. The
+/// reply makes drivers use another router.
+pub(super) fn quiesce(remaining: Duration) -> RawDocumentBuf {
+    let message = "The server is in quiesce mode and will shut down";
     let mut reply = ErrorReply::new(SHUTDOWN_IN_PROGRESS, message).to_document();
-    if let Some(remaining) = remaining {
-        let millis = i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX);
-        reply.append(cstr!("remainingQuiesceTimeMillis"), millis);
-    }
+    let millis = i64::try_from(remaining.as_millis()).unwrap_or(i64::MAX);
+    reply.append(cstr!("remainingQuiesceTimeMillis"), millis);
     reply
+}
+
+/// The reply to a hello or to `buildInfo` while Seawall does not know the deployment yet. Like
+/// [`quiesce`], the reply makes drivers use another router.
+pub(super) fn unknown_deployment(description: &TopologyDescription) -> RawDocumentBuf {
+    let mut message = "No server of the deployment has been seen yet".to_owned();
+    if let Some(failure) = description.connect_failure() {
+        message.push_str("; Seawall could not connect to a server: ");
+        message.push_str(failure);
+    }
+    ErrorReply::new(SHUTDOWN_IN_PROGRESS, message).to_document()
 }
 
 #[cfg(test)]

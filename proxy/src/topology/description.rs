@@ -6,6 +6,8 @@ use bson::{RawDocumentBuf, oid::ObjectId};
 use tokio::time::Instant;
 
 use super::ClusterTime;
+#[cfg(doc)]
+use seawall_transport::connection::EstablishError;
 use seawall_transport::connection::ServerAddress;
 
 /// The topology type (Server Discovery and Monitoring specification).
@@ -123,6 +125,10 @@ pub struct ServerDescription {
     /// The time of the first failure of an operation or a probe at this server since its last
     /// successful probe. `None` if there was no failure since that probe.
     pub failed_since: Option<Instant>,
+    /// Why the last attempt of a probe to connect to this server failed
+    /// ([`EstablishError::summary`]). `None` if there was no such failure since the last successful
+    /// probe.
+    pub connect_failure: Option<&'static str>,
     /// The time at which the server first replied that it is no longer the primary or a secondary.
     /// `None` if there was no such reply, if the driver's monitoring has noticed the change, or if
     /// a later probe has shown that the server is still of its type.
@@ -138,6 +144,7 @@ impl ServerDescription {
             tags: Vec::new(),
             probe: Probe::default(),
             failed_since: None,
+            connect_failure: None,
             demoted_since: None,
         }
     }
@@ -270,6 +277,14 @@ impl TopologyDescription {
     /// True if at least one server is usable now.
     pub(crate) fn is_available(&self) -> bool {
         self.servers.iter().any(ServerDescription::is_usable)
+    }
+
+    /// Why Seawall could not connect to a server; `None` if there was no failure, or if the server
+    /// has replied since then.
+    pub(crate) fn connect_failure(&self) -> Option<&'static str> {
+        self.servers
+            .iter()
+            .find_map(|server| server.connect_failure)
     }
 
     /// The `buildInfo` reply of any server; `None` if no server has replied to `buildInfo` yet.

@@ -156,6 +156,7 @@ async fn probe(
                 if let Some(attempts) = failures.count(Instant::now()) {
                     tracing::warn!(server = %address, %error, attempts, "could not connect to a server");
                 }
+                topology.note_connect_failure(address, error.summary());
                 return match error {
                     EstablishError::TimedOut { .. } => ProbeOutcome::Silent,
                     error if error.is_local() => ProbeOutcome::Local,
@@ -259,6 +260,7 @@ impl Topology {
             let is_current = |since: Instant| since <= reply.asked_at;
             let failed_since = &mut member.server.failed_since;
             let has_recovered = failed_since.take_if(|since| is_current(*since)).is_some();
+            member.server.connect_failure = None;
             member.server.probe.apply(&reply, has_recovered);
             if has_recovered {
                 tracing::info!(server = %address, "server recovered");
@@ -276,6 +278,16 @@ impl Topology {
             }
         });
         self.settings.load().heartbeat_frequency
+    }
+
+    /// Records why a probe could not connect to this server.
+    fn note_connect_failure(&self, address: &ServerAddress, failure: &'static str) {
+        let mut state = self.state.lock();
+        let member = state.members.get_mut(address);
+        let noted = member.map(|member| member.server.connect_failure.replace(failure));
+        if noted.is_some_and(|previous| previous != Some(failure)) {
+            self.publish(&mut state);
+        }
     }
 
     /// Applies the outcome of a probe of a server that has left the deployment. If `is_hung` is

@@ -217,6 +217,7 @@ mod tests {
                 last_update: Some(Instant::now()),
                 ..Probe::default()
             },
+            connect_failure: None,
             failed_since: None,
             demoted_since: None,
         }

@@ -1,13 +1,13 @@
-//! Servers whose certificates Seawall must refuse. The driver of each language gets a clear error,
-//! Seawall's log has the cause, and no document reaches a server.
+//! Servers whose certificates Seawall must refuse, and a server that refuses Seawall. The driver of
+//! each language gets a clear error, Seawall's log has the cause, and no document reaches a server.
 
 use std::{sync::Arc, time::Duration};
 
 use bson::doc;
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, future::join_all, stream};
 use seawall_mongod::{Mongod, Tls, create_first_user};
 use seawall_tests::{
-    authority::{Authority, ECDSA, Identity},
+    authority::{Authority, ECDSA, Identity, YEAR},
     eventually::eventually,
     mongod::{Error, ROOT, ROOT_PASSWORD, mongod_path},
     process::Process,
@@ -16,12 +16,13 @@ use seawall_tests::{
 };
 use tokio_rustls::rustls::ClientConfig;
 
-use super::{Invalid, LOG_LIMIT, must_fail_clearly, uri};
-use crate::language::Language;
+use super::{
+    DRIVERS_AT_A_TIME, Invalid, LOG_LIMIT, NEW_DRIVERS, OTHER_DRIVERS, must_fail_clearly, uri,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the languages' tool chains: cargo test --test matrix -- --include-ignored"]
-async fn drivers_get_a_clear_error_if_seawall_refuses_the_certificate_of_the_server() {
+async fn drivers_get_a_clear_error_if_seawall_and_the_server_refuse_each_other() {
     let scratch = Scratch::create().unwrap();
     // The future is boxed, because it is larger than the lint `large_futures` allows.
     let mut servers = Box::pin(Servers::start(&scratch)).await;
@@ -31,20 +32,16 @@ async fn drivers_get_a_clear_error_if_seawall_refuses_the_certificate_of_the_ser
     let invalid = |(fault, process): (&Fault, &Process)| Invalid {
         name: fault.name,
         uri: uri(process.address(), ""),
-        words: &WORDS,
+        words: fault.words,
     };
     let uris: Vec<_> = faults.iter().zip(&processes).map(invalid).collect();
-    let languages = [
-        Language::Python,
-        Language::Node,
-        Language::Java,
-        Language::Go,
-    ];
+    let languages = NEW_DRIVERS.iter().chain(&OTHER_DRIVERS);
     let checks = languages.map(async |language| {
         let program = language.prepare_tls().await;
-        must_fail_clearly(language, &program, uris.clone()).await;
+        must_fail_clearly(*language, &program, uris.clone()).await;
     });
-    join_all(checks).await;
+    let checks = stream::iter(checks).buffer_unordered(DRIVERS_AT_A_TIME);
+    checks.collect::<Vec<()>>().await;
     for (fault, process) in faults.iter().zip(&processes) {
         fault.check_log(process).await;
     }
@@ -61,10 +58,13 @@ const HOST: &str = "127.0.0.1";
 /// `inet_aton` converts this text to 127.0.0.1, but the certificates do not have this name.
 const OTHER_HOST: &str = "127.0.0.0x1";
 
-/// Each driver's error must contain one of these texts of Seawall.
-const WORDS: [&str; 1] = ["no server of the deployment has been seen yet"];
+/// The error of each driver if Seawall refuses the certificate of the server.
+const REFUSED_SERVER: &[&str] = &["seawall refuses its certificate"];
 
-/// A reason for which Seawall must refuse a server.
+/// The error of each driver if the server requires a certificate from Seawall.
+const REFUSED_SEAWALL: &[&str] = &["it asked for a certificate, and seawall has none"];
+
+/// A reason for which Seawall must refuse a server, or a server must refuse Seawall.
 struct Fault {
     name: &'static str,
     /// The port of the server, and the host by which Seawall knows it.
@@ -74,6 +74,8 @@ struct Fault {
     files: &'static str,
     /// A part of the error in Seawall's log.
     cause: &'static str,
+    /// Each driver's error must contain one of these texts of Seawall.
+    words: &'static [&'static str],
 }
 
 const FILES: &str = "deployment.tls.ca_file = \"DIR/ca.pem\"\n";
@@ -113,6 +115,8 @@ struct Servers {
     valid: TlsServer,
     self_signed: TlsServer,
     expired: TlsServer,
+    /// It requires a certificate from each client.
+    demanding: TlsServer,
 }
 
 impl Servers {
@@ -128,25 +132,40 @@ impl Servers {
         let own = Identity::self_signed_server(&[HOST]).unwrap();
         let trusting_own = own.client_config().unwrap();
         scratch.write("own.pem", &own.certificate).unwrap();
-        let (valid, self_signed, expired) = tokio::join!(
-            TlsServer::start(scratch, "valid", &identity, "ca.pem", &trusting),
-            TlsServer::start(scratch, "self-signed", &own, "own.pem", &trusting_own),
+        let administrator = authority.client("administrator", YEAR).unwrap();
+        let presenting = authority.client_config(Some(&administrator)).unwrap();
+        let start = |name, identity, ca, trusting| {
+            TlsServer::start(scratch, name, identity, ca, None, trusting)
+        };
+        let (valid, self_signed, expired, demanding) = tokio::join!(
+            start("valid", &identity, "ca.pem", &trusting),
+            start("self-signed", &own, "own.pem", &trusting_own),
             TlsServer::start_and_expire(scratch, &authority),
+            TlsServer::start(
+                scratch,
+                "demanding",
+                &identity,
+                "ca.pem",
+                Some(&administrator),
+                &presenting
+            ),
         );
         Self {
             valid: valid.unwrap(),
             self_signed: self_signed.unwrap(),
             expired,
+            demanding: demanding.unwrap(),
         }
     }
 
-    fn faults(&self) -> [Fault; 5] {
+    fn faults(&self) -> [Fault; 6] {
         let fault = |name, server: &TlsServer, files, cause| Fault {
             name,
             port: server.mongod.port(),
             host: HOST,
             files,
             cause,
+            words: REFUSED_SERVER,
         };
         [
             fault("foreign", &self.valid, FOREIGN_FILES, "UnknownIssuer"),
@@ -157,11 +176,20 @@ impl Servers {
             },
             fault("self-signed", &self.self_signed, FILES, "UnknownIssuer"),
             fault("expired", &self.expired, FILES, "certificate expired"),
+            Fault {
+                words: REFUSED_SEAWALL,
+                ..fault("no-certificate", &self.demanding, FILES, "Seawall has none")
+            },
         ]
     }
 
-    fn all(&mut self) -> [&mut TlsServer; 3] {
-        [&mut self.valid, &mut self.self_signed, &mut self.expired]
+    fn all(&mut self) -> [&mut TlsServer; 4] {
+        [
+            &mut self.valid,
+            &mut self.self_signed,
+            &mut self.expired,
+            &mut self.demanding,
+        ]
     }
 }
 
@@ -173,21 +201,27 @@ struct TlsServer {
 
 impl TlsServer {
     /// Starts a mongod that presents the certificate of `identity`. The file `ca` has the
-    /// certificate that `trusting` trusts.
+    /// certificate that `trusting` trusts. If there is a `client`, mongod requires a certificate
+    /// from each client, and `client` is the one that the setup presents.
     async fn start(
         scratch: &Scratch,
         name: &str,
         identity: &Identity,
         ca: &str,
+        client: Option<&Identity>,
         trusting: &Arc<ClientConfig>,
     ) -> Result<Self, Error> {
         let file = scratch.write(&format!("{name}.pem"), identity.pem());
+        let client = client.map(|client| {
+            let file = format!("client-of-{name}.pem");
+            scratch.write(&file, client.pem()).unwrap()
+        });
         let options = seawall_mongod::Options {
             auth: true,
             tls: Some(Tls {
                 certificate_key_file: file.unwrap(),
                 ca_file: scratch.join(ca),
-                client_file: None,
+                client_file: client,
             }),
             ..seawall_mongod::Options::default()
         };
@@ -209,8 +243,8 @@ impl TlsServer {
         let trusting = authority.client_config(None).unwrap();
         for limit in EXPIRY_LIMITS {
             let identity = authority.short_lived_server(&[HOST], limit).unwrap();
-            let server = Self::start(scratch, "expired", &identity, "ca.pem", &trusting).await;
-            let Ok(server) = server else {
+            let starting = Self::start(scratch, "expired", &identity, "ca.pem", None, &trusting);
+            let Ok(server) = starting.await else {
                 continue;
             };
             let has_expired = async || {

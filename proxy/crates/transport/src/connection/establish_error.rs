@@ -3,7 +3,9 @@
 use std::{fmt, io, time::Duration};
 
 use super::{
-    ControlError, ServerAddress, refuses_login, socket::is_local_failure, tls::CertificateRequest,
+    ControlError, ServerAddress, refuses_login,
+    socket::is_local_failure,
+    tls::{CertificateRefusal, CertificateRequest, refuses_certificate},
 };
 use seawall_auth::ScramError;
 
@@ -191,6 +193,41 @@ impl EstablishError {
         matches!(self, Self::RequiresAuthentication { .. })
     }
 
+    /// What failed, as a clause without addresses and details. So this text can be sent to clients
+    /// that have not logged in.
+    pub fn summary(&self) -> &'static str {
+        match self {
+            Self::Io { step, source, .. } => match step {
+                EstablishStep::Resolve => "its host name could not be resolved",
+                EstablishStep::Connect => "it could not be reached",
+                EstablishStep::Tls if refuses_certificate(source) => {
+                    "Seawall refuses its certificate"
+                }
+                EstablishStep::Tls => {
+                    CertificateRefusal::summary_of(source).unwrap_or("the TLS handshake failed")
+                }
+                EstablishStep::Hello
+                | EstablishStep::Authenticate
+                | EstablishStep::AccessControl => "the login failed",
+            },
+            Self::TimedOut { .. } => "it did not respond in time",
+            Self::Exchange { source, .. } => match source {
+                ControlError::Io(source) => {
+                    CertificateRefusal::summary_of(source).unwrap_or("it closed the connection")
+                }
+                ControlError::Frame(_)
+                | ControlError::Message(_)
+                | ControlError::Bson
+                | ControlError::ForeignReply { .. }
+                | ControlError::OtherOpCode { .. }
+                | ControlError::MoreToCome => "its reply was not valid",
+            },
+            Self::Refused { .. } => "it replied with an error",
+            Self::Scram { .. } | Self::NoLogin => "the login failed",
+            Self::RequiresAuthentication { .. } => "it requires authentication",
+        }
+    }
+
     /// Returns the error of a connection's first command. If reading or writing failed after the
     /// server had asked for a client certificate, the returned error also says so.
     pub(super) fn explained_by(self, request: CertificateRequest) -> Self {
@@ -212,6 +249,7 @@ impl EstablishError {
 #[cfg(test)]
 mod tests {
     use rustix::io::Errno;
+    use tokio_rustls::rustls::{self, AlertDescription, CertificateError};
 
     use super::*;
 
@@ -273,6 +311,56 @@ mod tests {
         ] {
             let blamed = (error.refuses_keys(), error.blames_server());
             assert_eq!(blamed, (refuses_keys, blames_server), "{error}");
+        }
+    }
+
+    /// Clients that have not logged in may see these texts.
+    #[test]
+    fn the_summary_of_a_connection_error_names_the_problem_but_no_address() {
+        let tls = |source| EstablishError::Io {
+            step: EstablishStep::Tls,
+            address: address(),
+            source,
+        };
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+        let refused_server = rustls::Error::InvalidCertificate(CertificateError::Expired);
+        let alert = rustls::Error::AlertReceived(AlertDescription::HandshakeFailure);
+        let missing = || CertificateRefusal::Missing(io::ErrorKind::UnexpectedEof.into());
+        let first_command = |source| EstablishError::Exchange {
+            step: EstablishStep::Hello,
+            address: address(),
+            source: ControlError::Io(source),
+        };
+        let needs_certificate = "it asked for a certificate, and Seawall has none";
+        for (error, summary) in [
+            (
+                io(EstablishStep::Resolve, Errno::NOENT),
+                "its host name could not be resolved",
+            ),
+            (
+                io(EstablishStep::Connect, Errno::CONNREFUSED),
+                "it could not be reached",
+            ),
+            (
+                tls(invalid(refused_server)),
+                "Seawall refuses its certificate",
+            ),
+            (tls(invalid(alert)), "the TLS handshake failed"),
+            (tls(io::Error::other(missing())), needs_certificate),
+            (
+                first_command(io::Error::other(missing())),
+                needs_certificate,
+            ),
+            (
+                first_command(io::ErrorKind::UnexpectedEof.into()),
+                "it closed the connection",
+            ),
+            (
+                refused(EstablishStep::Hello, 13),
+                "it replied with an error",
+            ),
+        ] {
+            assert_eq!(error.summary(), summary, "{error}");
         }
     }
 

@@ -381,10 +381,17 @@ fn may_be_refusal(error: &io::Error) -> bool {
     }
 }
 
+/// True if a handshake has failed because Seawall refuses the server's certificate.
+pub(super) fn refuses_certificate(error: &io::Error) -> bool {
+    let cause = error.get_ref();
+    let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::InvalidCertificate(_))) || is_refused_session(error)
+}
+
 /// The error of a connection whose server has asked for a client certificate, and has perhaps
 /// refused Seawall for this reason.
 #[derive(Debug, thiserror::Error)]
-enum CertificateRefusal {
+pub(super) enum CertificateRefusal {
     /// Seawall has no certificate.
     #[error("the server asked for a client certificate, and Seawall has none ({0})")]
     Missing(io::Error),
@@ -395,6 +402,18 @@ enum CertificateRefusal {
     /// for example because the certificate was revoked.
     #[error("the server asked for a client certificate, and may have refused Seawall's ({0})")]
     Possible(io::Error),
+}
+
+impl CertificateRefusal {
+    /// The refusal as a clause without details. `None` if the error is not a
+    /// [`CertificateRefusal`].
+    pub(super) fn summary_of(error: &io::Error) -> Option<&'static str> {
+        match error.get_ref()?.downcast_ref()? {
+            Self::Missing(_) => Some("it asked for a certificate, and Seawall has none"),
+            Self::Expired(_) => Some("it asked for a certificate, and Seawall's has expired"),
+            Self::Possible(_) => Some("it may have refused Seawall's certificate"),
+        }
+    }
 }
 
 fn verifier(
