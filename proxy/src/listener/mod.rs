@@ -3,6 +3,7 @@
 //! This module reads only two things from clients: the header of the PROXY protocol and the TLS
 //! handshake. Each has its own time limit.
 
+mod connected_certificate;
 mod first_bytes;
 mod handshake_log;
 mod proxy_protocol;
@@ -28,23 +29,24 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
-use tokio_rustls::{
-    TlsStream,
-    rustls::pki_types::{CertificateDer, UnixTime},
-};
+use tokio_rustls::{TlsStream, rustls::pki_types::UnixTime};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     client::{Newcomer, Peer, Shared, serve},
-    limits::{
-        ClientLimit, Eviction, EvictionReason, HandshakeStep, Heavy, Limits, ListenerPermits,
-    },
+    limits::{ClientLimit, Eviction, EvictionReason, Heavy, ListenerPermits},
     observe::close,
     runtime::OccasionalLog,
 };
 use seawall_transport::{Sharer, Stream, keep_clients_alive, peer_has_left};
 use seawall_wire::Compressor;
 
+use self::{
+    connected_certificate::{ConnectedCertificate, until_refused},
+    proxy_protocol::{WaitingPlace, read_header},
+    redirect::original_destination,
+    tls::begins_with_tls,
+};
 pub(crate) use self::{
     handshake_log::HandshakeLog,
     proxy_protocol::{MAX_WAITING, WaitingPlaces},
@@ -53,11 +55,6 @@ pub(crate) use self::{
 pub use self::{
     proxy_protocol::{ProxyProtocol, parse as parse_proxy_header},
     tls::ServerTlsError,
-};
-use self::{
-    proxy_protocol::{WaitingPlace, read_header},
-    redirect::original_destination,
-    tls::begins_with_tls,
 };
 
 /// Time limit for a TLS handshake. It is the longest default `connectTimeoutMS` of drivers. While
@@ -461,26 +458,30 @@ async fn prepare(
     // The TLS configuration is marked as seen, so that the client's certificate is verified again
     // only by later configurations.
     let tls = acceptor.tls.borrow_and_update().clone();
+    let verified = tls.as_ref().and_then(|tls| tls.connected().cloned());
     let stream = match (stream, tls) {
         (Accepted::Plain(stream), _) => stream,
         (Accepted::Tcp(stream), None) => Stream::Tcp(stream),
         (Accepted::Tcp(stream), Some(tls)) => secure(&acceptor, tls, stream, &peer).await?,
     };
     let chain = stream.peer_certificates();
-    let certificates = (!chain.is_empty()).then(|| Arc::<[_]>::from(chain));
-    let since = UnixTime::now();
+    let certificate = (!chain.is_empty()).then(|| ConnectedCertificate {
+        chain: chain.into(),
+        since: UnixTime::now(),
+        verified,
+    });
     let Acceptor { shared, tls, .. } = acceptor;
     let sharer = Sharer::at(peer.ip);
     let common = Arc::clone(&shared);
     let served = serve(shared, stream, peer, newcomer, original);
-    let Some(certificates) = certificates else {
+    let Some(certificate) = certificate else {
         return Some(served);
     };
     Some(Box::pin(async move {
         let mut served = served;
         tokio::select! {
             () = &mut served => {}
-            () = until_refused(&common.limits, sharer, tls, certificates, since) => {
+            () = until_refused(&common.limits, sharer, tls, certificate) => {
                 close(served);
                 common.recorder.count_refused_client("certificate_refused");
             }
@@ -548,135 +549,9 @@ async fn begin_tls(
     Ok(stream.map(|stream| TlsStream::Server(stream).into()))
 }
 
-/// Waits until a new configuration closes connected clients with this certificate chain, and then
-/// for the turn to close the connection. `since` is the time of the client's handshake. The closes
-/// are spread over time, so that not all closed clients reconnect at the same time. The chain is
-/// verified on a thread of low priority, because after a reload all connections verify their chains
-/// at the same time.
-async fn until_refused(
-    limits: &Limits,
-    sharer: Sharer,
-    mut tls: watch::Receiver<Option<Arc<ClientTls>>>,
-    certificates: Arc<[CertificateDer<'static>]>,
-    since: UnixTime,
-) {
-    loop {
-        if tls.changed().await.is_err() {
-            // The sender has been dropped, so there will be no new configuration.
-            return std::future::pending().await;
-        }
-        let now = tls.borrow_and_update().clone();
-        let Some(now) = now.filter(|now| now.closes_revoked()) else {
-            continue;
-        };
-        let chain = Arc::clone(&certificates);
-        let heavy = limits.heavy(sharer);
-        // The future is boxed, so that the future of each connection stays small.
-        let verifying =
-            heavy.handshake_step(HandshakeStep::First, move || now.closes(&chain, since));
-        if !Box::pin(verifying).await {
-            continue;
-        }
-        // The operator may correct the configuration during the wait. Then the chain is verified
-        // again, by the new configuration.
-        let is_due = || !tls.has_changed().unwrap_or_default();
-        let turns = &limits.closes().refused_certificates;
-        if turns.take(sharer, is_due).await {
-            return;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use futures_util::future::join_all;
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, date_time_ymd};
-
     use super::*;
-    use crate::limits::{LimitNumbers, OperationPermits};
-    use seawall_transport::Pem;
-
-    fn authority() -> (rcgen::Certificate, Issuer<'static, KeyPair>) {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&key).unwrap();
-        (certificate, Issuer::new(params, key))
-    }
-
-    /// A configuration that requires certificates of this authority. It closes connected clients
-    /// whose certificate comes from another authority.
-    fn client_tls(authority: &rcgen::Certificate) -> Arc<ClientTls> {
-        let own = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let path = Path::new("file");
-        let [certificate, key, authority] = [
-            own.cert.pem(),
-            own.signing_key.serialize_pem(),
-            authority.pem(),
-        ];
-        let pem = |content| Pem { path, content };
-        let settings = TlsSettings {
-            certificates: vec![(pem(&certificate), pem(&key))],
-            allows_plain: false,
-            client_certificates: Some(ClientCertificates {
-                is_required: true,
-                authorities: vec![pem(&authority)],
-                revocation_lists: Vec::new(),
-            }),
-            closes_revoked: true,
-        };
-        Arc::new(ClientTls::new(&settings, None).unwrap())
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn clients_with_refused_certificates_are_closed_one_after_another() {
-        let [(first, issuer), (second, _)] = [(); 2].map(|()| authority());
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        // The certificate has expired since the handshake. This alone closes no client.
-        params.not_after = date_time_ymd(2_025, 1, 1);
-        let since = date_time_ymd(2_024, 1, 1).unix_timestamp();
-        let since = Duration::from_secs(u64::try_from(since).unwrap());
-        let since = UnixTime::since_unix_epoch(since);
-        let certificate = params.signed_by(&key, &issuer).unwrap();
-        let chain: Arc<[_]> = Arc::new([certificate.der().clone()]);
-        let limits = Limits::new(LimitNumbers::of_each(9), OperationPermits::new(9));
-        let tls = watch::Sender::new(Some(client_tls(&first)));
-        let begun = Instant::now();
-        let closed = (0..3).map(|_| {
-            let chain = Arc::clone(&chain);
-            let closed = until_refused(&limits, Sharer::Local, tls.subscribe(), chain, since);
-            async move {
-                closed.await;
-                Instant::now() - begun
-            }
-        });
-        let mut closed = Box::pin(join_all(closed));
-        // Without a new configuration, no connection is closed.
-        let is_closed = timeout(Duration::from_secs(1), &mut closed).await.is_ok();
-        assert!(!is_closed);
-        // A configuration that accepts the certificate closes no connection. Each connection holds
-        // the configuration until its chain has been verified.
-        let accepting = client_tls(&first);
-        tls.send_replace(Some(Arc::clone(&accepting)));
-        loop {
-            let is_closed = timeout(Duration::from_secs(1), &mut closed).await.is_ok();
-            assert!(!is_closed);
-            if Arc::strong_count(&accepting) == 2 {
-                break;
-            }
-        }
-        let is_closed = timeout(Duration::from_secs(1), &mut closed).await.is_ok();
-        assert!(!is_closed);
-        tls.send_replace(Some(client_tls(&second)));
-        let mut times: Vec<_> = closed.await.iter().map(Duration::as_millis).collect();
-        times.sort_unstable();
-        // The clock of the test also advances while other threads verify the chains. So the time
-        // between two closes may be longer than 10 ms.
-        assert!(times[0] >= 1_000);
-        let between = times.windows(2).map(|pair| pair[1] - pair[0]);
-        assert!(between.min().is_some_and(|least| least >= 10), "{times:?}");
-    }
 
     /// A unique path in the system's temporary folder. Dropping it removes the file.
     struct TempPath(PathBuf);

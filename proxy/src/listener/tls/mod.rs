@@ -35,12 +35,12 @@ use self::{
     certificates::Certificates,
     handshake::{accept, until_heard},
     resumption::{ExpiringSessions, Resumption},
-    verifier::{ChainVerifier, ConnectedVerifier, Verifier},
+    verifier::{ChainVerifier, Verifier},
 };
 pub(crate) use self::{
     failure::{FailedHandshake, NotTls},
     sniff::begins_with_tls,
-    verifier::ClientCertificates,
+    verifier::{ClientCertificates, ConnectedVerifier},
 };
 use crate::limits::Heavy;
 
@@ -65,7 +65,7 @@ pub(crate) struct ClientTls {
     resumption: Resumption,
     allows_plain: bool,
     /// Finds connected clients that this configuration closes; `None` if it closes none.
-    connected: Option<ConnectedVerifier>,
+    connected: Option<Arc<ConnectedVerifier>>,
     expiries: Vec<CertificateExpiry>,
 }
 
@@ -113,9 +113,14 @@ impl ClientTls {
         if let Some((earlier, new)) = verifiers.zip(verifier.as_ref()) {
             new.check_lists(earlier)?;
         }
-        let closing = verifier.as_ref().filter(|_| settings.closes_revoked);
-        let connected = closing.map(|verifier| verifier.for_connected());
         let same = earlier.filter(|earlier| earlier.verifier == verifier);
+        let same_connected = same.and_then(|earlier| earlier.connected.clone());
+        let closing = verifier.as_ref().filter(|_| settings.closes_revoked);
+        let connected = match (closing, same_connected) {
+            (Some(_), Some(earlier)) => Some(earlier),
+            (Some(verifier), None) => Some(Arc::new(verifier.for_connected()?)),
+            (None, _) => None,
+        };
         let resumption = match same {
             Some(earlier) => earlier.resumption.clone(),
             None => Resumption::new().map_err(ServerTlsError::Setup)?,
@@ -141,7 +146,7 @@ impl ClientTls {
             verifier,
             resumption,
             allows_plain: settings.allows_plain,
-            connected: connected.transpose()?,
+            connected,
             expiries,
         })
     }
@@ -213,17 +218,11 @@ impl ClientTls {
         accept(stream, heavy, choose).await
     }
 
-    /// True if this configuration closes connected clients whose certificate is revoked or comes
-    /// from an authority that is not trusted.
-    pub(super) fn closes_revoked(&self) -> bool {
-        self.connected.is_some()
-    }
-
-    /// True if this configuration closes a connected client with this certificate chain. `since` is
-    /// the time of the client's handshake.
-    pub(super) fn closes(&self, certificates: &[CertificateDer<'_>], since: UnixTime) -> bool {
-        let connected = self.connected.as_ref();
-        connected.is_some_and(|verifier| verifier.refuses(certificates, since))
+    /// Finds connected clients that this configuration closes: those whose certificate is revoked
+    /// or comes from an authority that is not trusted. `None` if it closes no client. Consecutive
+    /// configurations that verify clients in the same way have the same value.
+    pub(super) fn connected(&self) -> Option<&Arc<ConnectedVerifier>> {
+        self.connected.as_ref()
     }
 
     /// True if this configuration refuses a certificate chain in a handshake.

@@ -105,13 +105,13 @@ impl ChainVerifier {
 /// of Seawall's own certificate would close each client whose certificate has expired since its
 /// handshake.
 #[derive(Debug)]
-pub(super) struct ConnectedVerifier(ChainVerifier);
+pub(crate) struct ConnectedVerifier(ChainVerifier);
 
 impl ConnectedVerifier {
     /// True if a revocation list contains the client's certificate, or if the certificate's
     /// authority is not trusted. `since` is the time of the client's handshake, at which the chain
     /// was valid.
-    pub(super) fn refuses(&self, chain: &[CertificateDer<'_>], since: UnixTime) -> bool {
+    pub(crate) fn refuses(&self, chain: &[CertificateDer<'_>], since: UnixTime) -> bool {
         let Some((certificate, intermediates)) = chain.split_first() else {
             return false;
         };
