@@ -369,8 +369,7 @@ fn has_expired(own: &CertifiedKey) -> bool {
 /// the connection.
 fn may_be_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    let cause = error.get_ref();
-    match cause.and_then(|cause| cause.downcast_ref::<rustls::Error>()) {
+    match rustls_error(error) {
         // The other errors of rustls have another cause: for example, Seawall has refused the
         // server's certificate.
         Some(cause) => matches!(cause, rustls::Error::AlertReceived(_)),
@@ -383,9 +382,15 @@ fn may_be_refusal(error: &io::Error) -> bool {
 
 /// True if a handshake has failed because Seawall refuses the server's certificate.
 pub(super) fn refuses_certificate(error: &io::Error) -> bool {
-    let cause = error.get_ref();
-    let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
-    matches!(cause, Some(rustls::Error::InvalidCertificate(_))) || is_refused_session(error)
+    let is_invalid = matches!(
+        rustls_error(error),
+        Some(rustls::Error::InvalidCertificate(_))
+    );
+    is_invalid || is_refused_session(error)
+}
+
+fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
 }
 
 /// The error of a connection whose server has asked for a client certificate, and has perhaps
