@@ -280,13 +280,10 @@ impl Topology {
         self.settings.load().heartbeat_frequency
     }
 
-    /// Records why a probe could not connect to this server.
+    /// Records why a probe could not connect to this server. [`Self::apply_probe`] publishes it.
     fn note_connect_failure(&self, address: &ServerAddress, failure: &'static str) {
-        let mut state = self.state.lock();
-        let member = state.members.get_mut(address);
-        let noted = member.map(|member| member.server.connect_failure.replace(failure));
-        if noted.is_some_and(|previous| previous != Some(failure)) {
-            self.publish(&mut state);
+        if let Some(member) = self.state.lock().members.get_mut(address) {
+            member.server.connect_failure = Some(failure);
         }
     }
 
