@@ -60,7 +60,7 @@ pub(crate) fn keep_server_alive(socket: &impl AsFd) -> io::Result<()> {
 pub(crate) fn limit_silence(stream: &Stream) -> io::Result<()> {
     let socket = match stream {
         Stream::Tcp(socket) => socket,
-        Stream::Tls { stream, .. } => stream.get_ref().0,
+        Stream::Tls { stream, .. } => stream.get_ref().0.tcp(),
         Stream::Unix(_) => return Ok(()),
     };
     let limit = u32::try_from(SERVER_LIMIT.as_millis()).unwrap_or(u32::MAX);

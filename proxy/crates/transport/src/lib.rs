@@ -15,6 +15,7 @@ mod reader;
 mod revocation;
 mod sharer;
 mod stream;
+mod tls_socket;
 mod verification;
 
 pub use self::{
@@ -35,5 +36,6 @@ pub use self::{
     },
     sharer::{Sharer, is_within_share},
     stream::{Stream, Wear, peer_has_left},
+    tls_socket::TlsSocket,
     verification::{SetVerifier, verify_chain},
 };

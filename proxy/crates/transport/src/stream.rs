@@ -21,6 +21,8 @@ use tokio_rustls::{
     rustls::{ProtocolVersion, pki_types::CertificateDer},
 };
 
+use crate::TlsSocket;
+
 /// A connection's byte stream. It is an enum and not a trait object, because direct calls make each
 /// read and write faster.
 #[derive(Debug)]
@@ -32,7 +34,7 @@ pub enum Stream {
     /// TLS over TCP, to a client or to a server.
     Tls {
         /// The TLS stream. It is boxed, so that plain connections need less memory.
-        stream: Box<TlsStream<TcpStream>>,
+        stream: Box<TlsStream<TlsSocket>>,
         /// Counts the written records.
         wear: Wear,
     },
@@ -49,7 +51,7 @@ pub struct Wear {
 }
 
 impl Wear {
-    fn of(stream: &TlsStream<TcpStream>) -> Self {
+    fn of(stream: &TlsStream<TlsSocket>) -> Self {
         let version = stream.get_ref().1.protocol_version();
         let is_limited = version == Some(ProtocolVersion::TLSv1_2);
         Self {
@@ -82,8 +84,10 @@ const MAX_TLS_1_2_RECORDS: u64 = (1 << 24) - (1 << 16);
 /// Maximum number of bytes of one TLS record (RFC 8446, section 5.1).
 const TLS_RECORD_BYTES: u64 = 1 << 14;
 
-impl From<TlsStream<TcpStream>> for Stream {
-    fn from(stream: TlsStream<TcpStream>) -> Self {
+impl From<TlsStream<TlsSocket>> for Stream {
+    /// Uses a TLS stream whose handshake has ended.
+    fn from(mut stream: TlsStream<TlsSocket>) -> Self {
+        socket_of(&mut stream).note_data();
         Self::Tls {
             wear: Wear::of(&stream),
             stream: Box::new(stream),
@@ -113,7 +117,7 @@ impl Stream {
         let socket = match self {
             Self::Tcp(stream) => stream,
             Self::Unix(_) => return None,
-            Self::Tls { stream, .. } => stream.get_ref().0,
+            Self::Tls { stream, .. } => stream.get_ref().0.tcp(),
         };
         socket.local_addr().ok()
     }
@@ -158,7 +162,7 @@ impl Stream {
         match self {
             Self::Tcp(s) => peer_has_left(s),
             Self::Unix(s) => is_closed(s.ready(Interest::READABLE).now_or_never()),
-            Self::Tls { stream, .. } => peer_has_left(stream.get_ref().0),
+            Self::Tls { stream, .. } => peer_has_left(stream.get_ref().0.tcp()),
         }
     }
 }
@@ -172,11 +176,18 @@ fn is_closed(ready: Option<io::Result<Ready>>) -> bool {
     matches!(ready, Some(Ok(ready)) if ready.is_read_closed())
 }
 
-/// Reads from a TLS stream. The read may make the TLS library queue bytes, such as the refusal of a
-/// renegotiation. This function then sends these bytes, because `tokio-rustls` alone would send
-/// them only with the next write.
+fn socket_of(stream: &mut TlsStream<TlsSocket>) -> &mut TlsSocket {
+    match stream {
+        TlsStream::Server(stream) => stream.get_mut().0,
+        TlsStream::Client(stream) => stream.get_mut().0,
+    }
+}
+
+/// Reads from a TLS stream. Fails if the peer sends too many bytes without data. The read may make
+/// the TLS library queue bytes, such as the refusal of a renegotiation. This function then sends
+/// these bytes, because `tokio-rustls` alone would send them only with the next write.
 fn poll_read_tls(
-    stream: &mut TlsStream<TcpStream>,
+    stream: &mut TlsStream<TlsSocket>,
     cx: &mut Context<'_>,
     buf: &mut ReadBuf<'_>,
 ) -> Poll<io::Result<()>> {
@@ -187,13 +198,18 @@ fn poll_read_tls(
         drop(match stream {
             TlsStream::Server(stream) => {
                 let (socket, session) = stream.get_mut();
-                session.write_tls(&mut NonBlocking(socket))
+                session.write_tls(&mut NonBlocking(socket.tcp()))
             }
             TlsStream::Client(stream) => {
                 let (socket, session) = stream.get_mut();
-                session.write_tls(&mut NonBlocking(socket))
+                session.write_tls(&mut NonBlocking(socket.tcp()))
             }
         });
+    }
+    let socket = socket_of(stream);
+    match read {
+        Poll::Ready(_) => socket.note_data(),
+        Poll::Pending => socket.check_bytes_without_data()?,
     }
     read
 }
@@ -289,55 +305,4 @@ impl AsyncWrite for Stream {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::{
-        io::{AsyncReadExt as _, AsyncWriteExt as _},
-        net::TcpListener,
-    };
-
-    use super::*;
-
-    async fn tcp_pair() -> (TcpStream, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let connecting = TcpStream::connect(listener.local_addr().unwrap());
-        let (near, accepted) = tokio::join!(connecting, listener.accept());
-        (near.unwrap(), accepted.unwrap().0)
-    }
-
-    /// A TCP stream and a unix stream, each with its other end.
-    async fn pairs() -> [(Stream, Stream); 2] {
-        let (tcp, far_tcp) = tcp_pair().await;
-        let (unix, far_unix) = UnixStream::pair().unwrap();
-        [
-            (Stream::Tcp(tcp), Stream::Tcp(far_tcp)),
-            (Stream::Unix(unix), Stream::Unix(far_unix)),
-        ]
-    }
-
-    #[tokio::test]
-    async fn a_vectored_write_sends_all_pieces_in_order() {
-        for (mut near, mut far) in pairs().await {
-            assert!(near.is_write_vectored() && !near.is_encrypted());
-            let pieces = [IoSlice::new(b"one "), IoSlice::new(b"message")];
-            assert_eq!(near.write_vectored(&pieces).await.unwrap(), 11);
-            let mut read = [0; 11];
-            far.read_exact(&mut read).await.unwrap();
-            assert_eq!(&read, b"one message");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_peer_that_closes_its_sending_side_counts_as_disconnected() {
-        for (near, mut far) in pairs().await {
-            assert!(!near.peer_has_left());
-            far.shutdown().await.unwrap();
-            let readable = match &near {
-                Stream::Tcp(near) => near.readable().await,
-                Stream::Unix(near) => near.readable().await,
-                Stream::Tls { .. } => panic!("the test uses no TLS"),
-            };
-            readable.unwrap();
-            assert!(near.peer_has_left());
-        }
-    }
-}
+mod tests;

@@ -18,7 +18,7 @@ mod verifier;
 
 use std::sync::Arc;
 
-use seawall_transport::{AuthorityWithoutList, CertificateExpiry, Pem};
+use seawall_transport::{AuthorityWithoutList, CertificateExpiry, Pem, TlsSocket};
 use tokio::{net::TcpStream, sync::watch};
 use tokio_rustls::{
     rustls::{
@@ -208,7 +208,7 @@ impl ClientTls {
         current: watch::Receiver<Option<Arc<Self>>>,
         stream: TcpStream,
         heavy: Heavy<'_>,
-    ) -> Result<Option<TlsStream<TcpStream>>, FailedHandshake> {
+    ) -> Result<Option<TlsStream<TlsSocket>>, FailedHandshake> {
         // A silent client needs no memory for a TLS session.
         until_heard(&stream).await?;
         let choose = move || {

@@ -28,7 +28,7 @@ use tokio_rustls::{
 };
 
 use crate::{
-    CertificateExpiry, Pem, PemError, SetVerifier, Stream, authorities, not_after,
+    CertificateExpiry, Pem, PemError, SetVerifier, Stream, TlsSocket, authorities, not_after,
     revocation_lists, sets_by_key, verify_chain,
 };
 
@@ -230,7 +230,9 @@ impl ServerTls {
         stream: TcpStream,
     ) -> io::Result<(Stream, bool)> {
         let connector = TlsConnector::from(Arc::clone(&self.config));
-        let stream = connector.connect(name.clone(), stream).await?;
+        let stream = connector
+            .connect(name.clone(), TlsSocket::from(stream))
+            .await?;
         let (_, session) = stream.get_ref();
         let is_resumed = session.handshake_kind() == Some(HandshakeKind::Resumed);
         if is_resumed {
