@@ -159,7 +159,8 @@ async fn inflate_reply(
         return Err(RelayError::Foreign("not OP_MSG"));
     }
     let bytes = length + inflated_length * if awaited.must_compress { 2 } else { 1 };
-    let share = match length.max(inflated_length) > HELD_REPLY_BYTES {
+    let larger = length.max(inflated_length);
+    let share = match larger > HELD_REPLY_BYTES {
         true => {
             let room = room_for_reply(client, &awaited, bytes).await;
             let unread = Unread::Rest(length - held.len());
@@ -171,7 +172,7 @@ async fn inflate_reply(
     let arrived_at = Instant::now();
     let heavy = awaited.limits.heavy(awaited.sharer);
     let inflate = move || head.inflate(&held);
-    let bytes = heavy.run(inflated_length, inflate).await.map_err(wrong)?;
+    let bytes = heavy.run(larger, inflate).await.map_err(wrong)?;
     check_flags(&bytes)?;
     let facts = facts_of(&bytes, awaited.form);
     let reply = HeldReply { bytes, share };

@@ -487,7 +487,7 @@ impl Client {
         let inflated = match reserved.await {
             Ok(inflating) => {
                 let heavy = shared.limits.heavy(self.sharer);
-                let bytes = inflating.inflated_bytes();
+                let bytes = inflating.work_bytes();
                 heavy.run(bytes, || inflating.inflate()).await
             }
             Err(error) => Err(error),

@@ -343,7 +343,7 @@ impl<'a> Relay<'a> {
             message.reserve_for_inspection(MAX_MESSAGE_BYTES, &self.shared.memory.requests, sharer);
         let inflated = match reserved.await {
             Ok(inflating) => {
-                let bytes = inflating.inflated_bytes();
+                let bytes = inflating.work_bytes();
                 heavy.run(bytes, || inflating.inflate()).await
             }
             Err(error) => Err(error),

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::*;
-use seawall_wire::{Compressor, MAX_MESSAGE_BYTES, deflate, encode_request};
+use seawall_wire::{COMPRESSED_HEAD_BYTES, Compressor, MAX_MESSAGE_BYTES, deflate, encode_request};
 
 /// Number of bytes before the body in a message of [`encode_request`]: header, flags, section kind.
 const BEFORE_BODY: usize = HEADER_BYTES + 4 + 1;
@@ -178,13 +178,49 @@ async fn a_large_inflated_message_counts_towards_the_memory_budget() {
             .reserve_inflated(MAX_MESSAGE_BYTES, &budget, Sharer::Local)
             .await
             .unwrap();
-        assert_eq!(inflating.inflated_bytes(), sent.len());
+        assert_eq!(inflating.work_bytes(), sent.len().max(compressed.len()));
         assert_eq!(budget.used_bytes(), charged);
         let inside = inflating.inflate().unwrap();
         assert_eq!(inside.bytes, sent);
         drop(inside);
         assert_eq!(budget.used_bytes(), 0);
     }
+}
+
+/// A request of 45 bytes, compressed with zstd. Before its content, the frame has `blocks` blocks
+/// without content.
+fn with_empty_blocks(blocks: usize) -> Vec<u8> {
+    let request = request_of(45);
+    let compressed = deflate(&request, Compressor::Zstd).unwrap();
+    // RFC 8878, section 3.1.1: the magic number, a frame header with a window of 1 KiB and without
+    // content size, and blocks of the type "raw". Each block begins with its size and type.
+    let content = &request[HEADER_BYTES..];
+    let last_block = u32::try_from(content.len() << 3 | 1).unwrap().to_le_bytes();
+    let mut message = compressed[..COMPRESSED_HEAD_BYTES].to_vec();
+    message.extend([0x28, 0xb5, 0x2f, 0xfd, 0, 0]);
+    message.extend(iter::repeat_n(0, 3 * blocks));
+    message.extend(&last_block[..3]);
+    message.extend(content);
+    let length = i32::try_from(message.len()).unwrap();
+    message[..4].copy_from_slice(&length.to_le_bytes());
+    message
+}
+
+/// Otherwise, the decompression of a small inner message could block a thread that serves clients.
+#[tokio::test]
+async fn work_to_inflate_a_small_message_is_the_size_of_its_large_compressed_form() {
+    let compressed = with_empty_blocks(1 << 16);
+    let budget = budget();
+    let (mut near, mut far) = duplex(1 << 20);
+    far.write_all(&compressed).await.unwrap();
+    let mut reader = MessageReader::default();
+    let message = next_message(&mut reader, &mut near, &budget).await;
+    let inflating = message
+        .reserve_inflated(MAX_MESSAGE_BYTES, &budget, Sharer::Local)
+        .await
+        .unwrap();
+    assert_eq!(inflating.work_bytes(), compressed.len());
+    assert_eq!(inflating.inflate().unwrap().bytes, request_of(45));
 }
 
 #[tokio::test]

@@ -140,9 +140,11 @@ async fn reserve(
 }
 
 impl Inflating {
-    /// Size of the inner message, in bytes.
-    pub fn inflated_bytes(&self) -> usize {
-        self.head.inner.message_length
+    /// The size that determines how long [`Self::inflate`] takes, in bytes: the larger of the sizes
+    /// of the inner message and of the compressed message. A large compressed message can contain
+    /// millions of blocks that are empty.
+    pub fn work_bytes(&self) -> usize {
+        self.head.inner.message_length.max(self.bytes.len())
     }
 
     /// Inflates the message and returns its inner message. For a large message this takes long, so
