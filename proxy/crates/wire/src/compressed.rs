@@ -143,8 +143,7 @@ impl CompressedHead {
         match self.compressor {
             Compressor::Snappy => inflate_snappy(compressed, content),
             Compressor::Zlib => fill_exactly(flate2::read::ZlibDecoder::new(compressed), content),
-            Compressor::Zstd => zstd::stream::read::Decoder::with_buffer(compressed)
-                .and_then(|decoder| fill_exactly(decoder, content)),
+            Compressor::Zstd => inflate_zstd(compressed, content),
         }?;
         Ok(inflated)
     }
@@ -158,6 +157,15 @@ fn inflate_snappy(compressed: &[u8], content: &mut [u8]) -> io::Result<()> {
     }
     snap::raw::Decoder::new().decompress(compressed, content)?;
     Ok(())
+}
+
+/// Inflates directly into `content`. A streaming decoder would allocate a window of up to 128 MiB,
+/// whose size the sender chooses.
+fn inflate_zstd(compressed: &[u8], content: &mut [u8]) -> io::Result<()> {
+    match zstd::bulk::decompress_to_buffer(compressed, content)? == content.len() {
+        true => Ok(()),
+        false => Err(wrong_size()),
+    }
 }
 
 /// Fills `content` from a decoder. The decoder must end exactly at the end of `content`.
@@ -272,6 +280,23 @@ mod tests {
         let size = zstd::zstd_safe::get_frame_content_size(&compressed[COMPRESSED_HEAD_BYTES..]);
         let expected = u64::try_from(message().len() - HEADER_BYTES).unwrap();
         assert_eq!(size.unwrap(), Some(expected));
+    }
+
+    /// Servers inflate such a frame too, because they do not allocate its window.
+    #[test]
+    fn a_zstd_frame_that_declares_a_window_of_2_gib_is_inflated() {
+        let content = &message()[HEADER_BYTES..];
+        let mut compressed = deflate(&message(), Compressor::Zstd).unwrap();
+        compressed.truncate(COMPRESSED_HEAD_BYTES);
+        // RFC 8878, section 3.1.1: the magic number, a frame header with a window of 2 GiB, and a
+        // last block of the type "raw".
+        compressed.extend([0x28, 0xb5, 0x2f, 0xfd, 0, 21 << 3]);
+        let block = u32::try_from(content.len() << 3 | 1).unwrap();
+        compressed.extend(&block.to_le_bytes()[..3]);
+        compressed.extend(content);
+        let length = i32::try_from(compressed.len()).unwrap();
+        compressed[..4].copy_from_slice(&length.to_le_bytes());
+        assert_eq!(inflated(&compressed).unwrap(), message());
     }
 
     #[test]
