@@ -107,7 +107,10 @@ pub(crate) fn tls_warnings(settings: &config::Settings) -> Vec<String> {
     let mut warnings = Vec::new();
     for (section, built) in built_tls(settings) {
         let tls = built.ok().flatten();
-        for AuthorityWithoutList { authority, list } in authorities_without_list(tls.as_deref()) {
+        for AuthorityWithoutList {
+            authority, list, ..
+        } in authorities_without_list(tls.as_deref())
+        {
             warnings.push(format!(
                 "{section}: certificates of the authority {authority} are refused, because its \
                  revocation list is {list}"
@@ -133,7 +136,10 @@ fn built_tls(settings: &config::Settings) -> Vec<(String, Built)> {
 /// Logs each certificate authority for client certificates that has no current revocation list.
 /// Logs nothing if no revocation list is configured, because revocation is then not checked.
 fn warn(section: &str, tls: Option<&ClientTls>) {
-    for AuthorityWithoutList { authority, list } in authorities_without_list(tls) {
+    for AuthorityWithoutList {
+        authority, list, ..
+    } in authorities_without_list(tls)
+    {
         tracing::warn!(
             section,
             authority,

@@ -162,6 +162,9 @@ fn may_have_signed(authority: &X509Certificate<'_>, list: &CertificateRevocation
 pub struct AuthorityWithoutList {
     /// The subject of the authority, such as `CN=clients, O=Example`.
     pub authority: String,
+    /// The public key of the authority as a DER structure (`SubjectPublicKeyInfo`, RFC 5280). It
+    /// tells authorities with the same subject apart.
+    pub key: Vec<u8>,
     /// The state of the authority's list: `missing` or `outdated`. If a partition is outdated, the
     /// state is `outdated`.
     pub list: &'static str,
@@ -223,6 +226,7 @@ pub fn authorities_without_list(
         };
         found.push(AuthorityWithoutList {
             authority: authority.subject().to_string(),
+            key: authority.public_key().raw.to_vec(),
             list,
         });
     }

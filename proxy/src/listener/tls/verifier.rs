@@ -234,11 +234,11 @@ impl Verifier {
         let now = super::now();
         let before = authorities_without_list(&self.authorities, &earlier.revocation_lists, now);
         let mut without = self.authorities_without_list().into_iter();
-        let lost = without.find(|of| !before.iter().any(|had| had.authority == of.authority));
+        let lost = without.find(|of| !before.iter().any(|had| had.key == of.key));
         match lost {
-            Some(AuthorityWithoutList { authority, list }) => {
-                Err(ServerTlsError::ListLost { authority, list })
-            }
+            Some(AuthorityWithoutList {
+                authority, list, ..
+            }) => Err(ServerTlsError::ListLost { authority, list }),
             None => Ok(()),
         }
     }
@@ -452,6 +452,30 @@ mod tests {
             assert_eq!(verifier.verify(&[old.client(2)]), Ok(()));
             assert_eq!(verifier.verify(&[new.client(1)]), Ok(()));
             assert_eq!(verifier.verify(&[new.client(2)]), revoked());
+        }
+    }
+
+    /// Its clients with certificates of the old key would be refused.
+    #[test]
+    fn a_new_key_of_an_authority_does_not_replace_the_revocation_list_of_its_old_key() {
+        let [old, new] = [(), ()].map(|()| Authority::generate());
+        let [of_old, of_new] = [&old, &new].map(|authority| authority.list(2_025, &[]));
+        let earlier = verifier(&[&old.pem], &[&of_old]);
+        let both = [&*old.pem, &new.pem];
+        let lost = verifier(&both, &[&of_new]).check_lists(&earlier);
+        assert!(
+            matches!(
+                lost,
+                Err(ServerTlsError::ListLost {
+                    list: "missing",
+                    ..
+                })
+            ),
+            "{lost:?}"
+        );
+        for lists in [&[&*of_old, &of_new][..], &[&of_old]] {
+            let kept = verifier(&both, lists).check_lists(&earlier);
+            assert!(kept.is_ok(), "{kept:?}");
         }
     }
 
