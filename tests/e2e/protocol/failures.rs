@@ -390,6 +390,43 @@ async fn an_operation_over_the_limit_of_operations_in_flight_waits_and_then_gets
     eventually(LIMIT, is_served).await.unwrap();
 }
 
+/// The error of an operation that finds the wait queue full is delayed. The operation returns its
+/// permit before, so the next operation finds the queue full too. Otherwise, the next operation
+/// would wait for a permit.
+#[tokio::test]
+async fn an_operation_that_got_no_connection_holds_no_permit_while_its_error_is_delayed() {
+    let toml = "limits.max_in_flight_operations = 3\npool.max_pool_size = 1\n\
+                pool.wait_queue_size = 1\npool.wait_queue_timeout_ms = 2000\n";
+    let rig = Rig::start(toml).await;
+    let mut holder = rig.through().await;
+    let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
+    holder.expect_ok("test", insert).await;
+    // The test drops this client before the read ends, so the read may be very slow.
+    let slow = doc! {"find": "c", "filter": {"$where": "sleep(60000) || true"}, "$db": "test"};
+    holder.send(&OpMsg::new(slow)).await.unwrap();
+    let uses = async |in_use, wait_queue| {
+        let pools: Pools = rig.seawall.api("/api/v1/pools").await;
+        let pool = &pools.pools[0];
+        (pool.in_use, pool.wait_queue) == (in_use, wait_queue)
+    };
+    eventually(LIMIT, async || uses(1, 0).await).await.unwrap();
+    let find = || doc! {"find": "c", "$db": "test"};
+    let mut waiting = rig.through().await;
+    waiting.send(&OpMsg::new(find())).await.unwrap();
+    eventually(LIMIT, async || uses(1, 1).await).await.unwrap();
+    let mut refused = [rig.through().await, rig.through().await];
+    for client in &mut refused {
+        client.send(&OpMsg::new(find())).await.unwrap();
+    }
+    for client in &mut refused {
+        let reply = client.read_reply().await.unwrap();
+        assert_eq!(reply.code(), Some(202), "{}", reply.body);
+    }
+    let name = "seawall_operations_shed_total";
+    let full = rig.seawall.metric(name, &["queue_full"]).await;
+    assert_eq!(full.to_string(), "2");
+}
+
 #[tokio::test]
 async fn a_read_gets_the_error_of_mongos_if_no_member_suits_its_read_preference() {
     let rig = Rig::start("deployment.server_selection_timeout_ms = 300").await;

@@ -34,6 +34,7 @@ use self::{
     capture::{arrived, record_command},
     context::{Attempt, AttemptEnd, Operation},
     failure::NO_WRITES_PERFORMED,
+    routing::CheckOutFailure,
     slices::DataWait,
 };
 pub(super) use self::{
@@ -160,7 +161,7 @@ impl Operation<'_> {
             observation.mark_awaiting();
             return Box::pin(self.run_in_slices(&wait, end, observation)).await;
         }
-        let _permit = match self.admit(end, observation).await {
+        let permit = match self.admit(end, observation).await {
             Some(Ok(permit)) => permit,
             // The future is boxed, so that the future of every operation stays small.
             Some(Err(failure)) => return Box::pin(self.refuse(end, failure, observation)).await,
@@ -170,19 +171,33 @@ impl Operation<'_> {
             return Box::pin(self.kill_in_parts(parts, end, observation)).await;
         }
         let (error, may_have_run) = match self.send_once(end, observation).await {
-            Attempt::Again {
+            Ok(Attempt::Again {
                 error,
                 may_have_run,
-            } if self.may_be_repeated() => (error, may_have_run),
-            ended => {
+            }) if self.may_be_repeated() => (error, may_have_run),
+            Ok(ended) => {
                 self.note_end_of_transaction();
                 return end_of_attempt(ended);
             }
+            Err(failure) => {
+                // The error may be delayed for seconds, and the operation needs no permit for this
+                // time.
+                drop(permit);
+                let refused = Box::pin(self.refuse(end, failure, observation)).await;
+                self.note_end_of_transaction();
+                return refused;
+            }
         };
         observation.mark_repeated(Instant::now());
-        let second = self.send_once(end, observation).await;
+        let second = match self.send_once(end, observation).await {
+            Ok(ended) => end_of_attempt(ended),
+            Err(failure) => {
+                drop(permit);
+                Box::pin(self.refuse(end, failure, observation)).await
+            }
+        };
         match self.command.only_reads() {
-            true => end_of_attempt(second),
+            true => second,
             false => end_of_both_attempts(error, may_have_run, second),
         }
     }
@@ -225,11 +240,14 @@ impl Operation<'_> {
     }
 
     /// Checks out a connection and sends the command over it.
+    ///
+    /// # Errors
+    /// If the operation gets no connection.
     async fn send_once(
         &self,
         end: &mut ClientEnd<'_>,
         observation: &mut Observation<'_>,
-    ) -> Attempt {
+    ) -> Result<Attempt, CheckOutFailure> {
         let began = Instant::now();
         observation.enter(Phase::Checkout, began);
         let checked_out = {
@@ -237,9 +255,9 @@ impl Operation<'_> {
             end.unless_gone(checkout).await
         };
         match checked_out {
-            Some(Ok(checkout)) => self.attempt(end, checkout, observation, None).await,
-            Some(Err(error)) => Attempt::Ended(self.refuse(end, error, observation).await),
-            None => Attempt::Ended(AttemptEnd::Gone),
+            Some(Ok(checkout)) => Ok(self.attempt(end, checkout, observation, None).await),
+            Some(Err(failure)) => Err(failure),
+            None => Ok(Attempt::Ended(AttemptEnd::Gone)),
         }
     }
 }
@@ -258,8 +276,8 @@ fn end_of_attempt(last: Attempt) -> AttemptEnd {
 ///
 /// - Seawall refused the second attempt, so no server received this attempt.
 /// - The second server says that it wrote nothing, but the first server may have written.
-fn end_of_both_attempts(first: ErrorReply, may_have_run: bool, second: Attempt) -> AttemptEnd {
-    match end_of_attempt(second) {
+fn end_of_both_attempts(first: ErrorReply, may_have_run: bool, second: AttemptEnd) -> AttemptEnd {
+    match second {
         AttemptEnd::Error(_, Outcome::Refused) => AttemptEnd::Error(first, Outcome::ServerFailed),
         AttemptEnd::Reply(reply, Outcome::Error, _)
             if may_have_run && has_written_nothing(&reply.bytes) =>
@@ -297,7 +315,7 @@ mod tests {
             let reply = rawdoc! { "ok": 0, "code": 91, "errorLabels": [label] };
             let bytes = encode_op_msg_like(0, 1, 7, reply.as_bytes());
             let reply = HeldReply { bytes, share: None };
-            let second = Attempt::Ended(AttemptEnd::Reply(reply, Outcome::Error, 0));
+            let second = AttemptEnd::Reply(reply, Outcome::Error, 0);
             let first = ErrorReply::new(6, "first");
             let ended = end_of_both_attempts(first, may_have_run, second);
             assert_eq!(matches!(ended, AttemptEnd::Error(..)), is_first, "{label}");
@@ -311,7 +329,7 @@ mod tests {
             error.with_labels(&[RETRYABLE_WRITE_ERROR])
         };
         let second = || ErrorReply::new(INGRESS_RATE_LIMIT_EXCEEDED, "second");
-        let error = |error, outcome| Attempt::Ended(AttemptEnd::Error(error, outcome));
+        let error = AttemptEnd::Error;
         let again = |error| Attempt::Again {
             error,
             may_have_run: true,
@@ -323,7 +341,11 @@ mod tests {
                 Outcome::ServerFailed,
             ),
             (error(second(), Outcome::Error), "second", Outcome::Error),
-            (again(second()), "second", Outcome::ServerFailed),
+            (
+                end_of_attempt(again(second())),
+                "second",
+                Outcome::ServerFailed,
+            ),
         ] {
             let AttemptEnd::Error(reply, found) = end_of_both_attempts(first(), true, attempt)
             else {
