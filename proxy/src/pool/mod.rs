@@ -54,7 +54,7 @@ use std::{
 use tokio::{
     runtime::Handle,
     sync::{Notify, watch},
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout_at},
 };
 
 use crate::observe::{CloseReason, ServerMetrics};
@@ -740,12 +740,14 @@ impl ServerPool {
 /// pool costs far less than a timer for each waiter.
 async fn expire_waiters(pool: Weak<ServerPool>, changed: Arc<Notify>) {
     let mut next: Option<Instant> = None;
+    let mut pause_end = Instant::now();
     loop {
         match next {
             None => changed.notified().await,
             // The deadline and a notification have the same effect, so the result is ignored.
             Some(deadline) => drop(timeout_at(deadline, changed.notified()).await),
         }
+        sleep_until(pause_end).await;
         let Some(pool) = pool.upgrade() else { return };
         let now = Instant::now();
         let (deadline, todo) = pool.inner.lock().expire(now);
@@ -753,12 +755,10 @@ async fn expire_waiters(pool: Weak<ServerPool>, changed: Arc<Notify>) {
         pool.perform(todo);
         // If waiters have expired, the next search comes after a pause. A search goes through all
         // waiters, so one search should end several waits.
-        let earliest = if has_expired {
-            now + MIN_EXPIRY_INTERVAL
-        } else {
-            now
-        };
-        next = deadline.map(|deadline| deadline.max(earliest));
+        if has_expired {
+            pause_end = now + MIN_EXPIRY_INTERVAL;
+        }
+        next = deadline;
     }
 }
 
