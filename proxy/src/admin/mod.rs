@@ -67,7 +67,7 @@ use crate::{
 };
 use seawall_api::Topic;
 use seawall_insight::Insight;
-use seawall_stats::float;
+use seawall_stats::{Outcome, float};
 
 /// Maximum number of requests for data, for example for metrics, that are served at the same time.
 /// Further requests wait. Actions (for example a reload or a capture) have a separate limit of the
@@ -410,7 +410,12 @@ fn status_of(state: &AdminState) -> seawall_api::Status {
     let pools: Vec<_> = snapshot.pools.iter().map(|pool| pool.snapshot()).collect();
     let sum = |part: fn(&pool::PoolSnapshot) -> usize| json::whole(pools.iter().map(part).sum());
     let namespaces = state.exporter.namespaces();
-    let operations = namespaces.iter().flat_map(|(_, sums)| sums.outcomes);
+    let operations = |outcome: Outcome| {
+        let counts = namespaces
+            .iter()
+            .map(|(_, sums)| sums.outcomes.get(outcome.index()));
+        counts.flatten().sum::<u64>()
+    };
     let uptime = state.started_at.elapsed();
     let is_draining = state.draining.borrow().is_some();
     let credentials = (state.credentials)();
@@ -425,9 +430,10 @@ fn status_of(state: &AdminState) -> seawall_api::Status {
             on: Some(state.insight.is_on()),
         },
         injects_faults: state.injects_faults.load(Ordering::Relaxed),
+        local_operations: operations(Outcome::Local),
         mode: state.mode.to_owned(),
         not_ready: obstacle(is_draining, &state.topology, credentials).map(str::to_owned),
-        operations: operations.sum(),
+        operations: Outcome::ALL.map(operations).iter().sum(),
         server_connections: seawall_api::Connections {
             available: sum(|p| p.available),
             in_use: sum(|p| p.in_use),

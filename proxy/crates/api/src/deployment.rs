@@ -29,6 +29,9 @@ pub struct Status {
     pub history: HistoryStatus,
     /// True if faults are injected for an experiment.
     pub injects_faults: bool,
+    /// The number of operations (see [`Self::operations`]) to which Seawall itself replied, for
+    /// example handshake commands.
+    pub local_operations: u64,
     /// How client operations reach the servers: `pooled` (clients share server connections) or
     /// `relay` (each client has its own server connection).
     pub mode: String,
@@ -37,7 +40,7 @@ pub struct Status {
     /// with their addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_ready: Option<String>,
-    /// The number of operations since Seawall started.
+    /// The number of operations since Seawall started. Includes [`Self::local_operations`].
     pub operations: u64,
     /// The connections to all servers.
     pub server_connections: Connections,

@@ -48,7 +48,7 @@ pub struct Report {
     pub stalls: Stalls,
     /// The state of the proxy when the report was requested.
     pub status: Status,
-    /// The latest reconnect storms that the proxy keeps, including storms outside the period.
+    /// The reconnect storms of the period.
     pub storms: Storms,
     /// The figures of all operations in each step of the period.
     pub timeline: Timeline,

@@ -78,9 +78,19 @@ fn report_on(
         since_seconds: float(past.period.length.as_secs()),
         stalls: stalls_in(state, Some(range)),
         status: status_of(state),
-        storms: storms_of(state),
+        storms: storms_in(state, range),
         timeline: timeline_of(&timeline),
     }
+}
+
+/// The storms during a period.
+fn storms_in(state: &AdminState, range: Range) -> seawall_api::Storms {
+    let (from, to) = (json::since_epoch(range.from), json::since_epoch(range.to));
+    let mut storms = storms_of(state);
+    storms.storms.retain(|storm| {
+        storm.started_at < to && storm.ended_at.is_none_or(|ended_at| ended_at >= from)
+    });
+    storms
 }
 
 /// The servers of a period, without `answer_ms` (the time until a server's reply begins). The

@@ -12,7 +12,7 @@ impl Merge for Status {
 
     /// Merges the states of two instances. The merged uptime is the longer uptime.
     fn merge(&mut self, other: Self) {
-        add!(self, other: clients, operations, wait_queue);
+        add!(self, other: clients, local_operations, operations, wait_queue);
         // Equal entries are the same certificate, so there is nothing to add.
         merge_by(
             &mut self.certificates,

@@ -259,7 +259,7 @@ async fn ask_one(
     let at = started.elapsed();
     let counted = responses.status.iter().map(|status| Counted {
         at,
-        operations: status.operations,
+        operations: status.operations.saturating_sub(status.local_operations),
         uptime_seconds: status.uptime_seconds,
     });
     responses.operations = counted

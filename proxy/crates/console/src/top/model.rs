@@ -51,7 +51,8 @@ pub(super) struct Responses {
     pub(super) failure: Option<InstanceFailure>,
 }
 
-/// The number of operations of an instance since the instance started.
+/// The number of operations of an instance since the instance started, without the operations to
+/// which Seawall itself replied.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
     /// The time from the start of `seawall top` until this number was received.
