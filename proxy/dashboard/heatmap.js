@@ -212,11 +212,13 @@ export class Heatmap {
     const [from, until] = [Math.min(one.at, other.at), Math.max(one.at, other.at)];
     const [low, high] = [Math.min(one.ms, other.ms) / 1e3, Math.max(one.ms, other.ms) / 1e3];
     const touched = this.reply.bounds_seconds.filter(([gt, le]) => le > low && gt < high);
+    // Between two buckets, the area would have no height, and the API refuses such an area.
+    const lowest = touched[0]?.[0] ?? low;
     return {
       from: Math.floor(from / step) * step,
       until: Math.ceil((until + 1e-3) / step) * step,
-      low: touched[0]?.[0] ?? low,
-      high: touched.at(-1)?.[1] ?? high,
+      low: lowest,
+      high: touched.at(-1)?.[1] ?? Math.max(high, lowest * 1.1),
     };
   }
 

@@ -71,8 +71,8 @@ function showReport(page) {
   const { report, from, until } = page;
   const { status } = report;
   const none = (/** @type {string} */ text) => noneIn(text, page.started_at, page, dateAndTime);
-  const covered = until - from - page.known_seconds > 2 * report.timeline.step_seconds + 2;
-  const known = covered ? `, data for ${span(page.known_seconds)}` : "";
+  const isIncomplete = until - from - page.known_seconds > 2 * report.timeline.step_seconds + 2;
+  const known = isIncomplete ? `, data for ${span(page.known_seconds)}` : "";
   const heaviest = report.shapes.slice(0, SHOWN_SHAPES);
   const ids = new Set(heaviest.map((of) => of.id));
   const href = (/** @type {string} */ id) => (ids.has(id) ? `#shape-${id}` : null);

@@ -129,6 +129,28 @@ test("an area of the heat map can be selected with the keyboard", async () => {
   });
 });
 
+test("an area between two buckets of the heat map has no operations, and is no error", async () => {
+  const { page, errors, close } = await open(browser);
+  await page.route("**/api/v1/heatmap?**", async (route) => {
+    const response = await route.fetch();
+    const reply = await response.json();
+    reply.bounds_seconds = [
+      [1e-6, 2e-6],
+      [1_000, 2_000],
+    ];
+    for (const column of reply.columns) column.counts = [[0, 1]];
+    // The page may have ended the request.
+    await route.fulfill({ response, json: reply }).catch(() => {});
+  });
+  await page.goto(`${ADMIN}/?view=heatmap`);
+  await page.locator(".heatmap[data-total]").waitFor();
+  await page.getByRole("application").focus();
+  for (const key of ["ArrowLeft", "Enter"]) await page.keyboard.press(key);
+  await page.locator('#area [data-count="0"]').waitFor();
+  assert.deepEqual(errors, []);
+  await close();
+});
+
 test("a late reply about an area that is no longer selected is not shown", async () => {
   const { page, errors, close } = await open(browser);
   let release = () => {};
