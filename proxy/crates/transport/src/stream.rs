@@ -13,7 +13,7 @@ use std::{
 
 use futures_util::FutureExt as _;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready},
+    io::{AsyncBufRead as _, AsyncRead, AsyncWrite, Interest, ReadBuf, Ready},
     net::{TcpStream, UnixStream},
 };
 use tokio_rustls::{
@@ -87,7 +87,7 @@ const TLS_RECORD_BYTES: u64 = 1 << 14;
 impl From<TlsStream<TlsSocket>> for Stream {
     /// Uses a TLS stream whose handshake has ended.
     fn from(mut stream: TlsStream<TlsSocket>) -> Self {
-        socket_of(&mut stream).note_data();
+        stream.get_mut().0.note_data();
         Self::Tls {
             wear: Wear::of(&stream),
             stream: Box::new(stream),
@@ -176,13 +176,6 @@ fn is_closed(ready: Option<io::Result<Ready>>) -> bool {
     matches!(ready, Some(Ok(ready)) if ready.is_read_closed())
 }
 
-fn socket_of(stream: &mut TlsStream<TlsSocket>) -> &mut TlsSocket {
-    match stream {
-        TlsStream::Server(stream) => stream.get_mut().0,
-        TlsStream::Client(stream) => stream.get_mut().0,
-    }
-}
-
 /// Reads from a TLS stream. Fails if the peer sends too many bytes without data. The read may make
 /// the TLS library queue bytes, such as the refusal of a renegotiation. This function then sends
 /// these bytes, because `tokio-rustls` alone would send them only with the next write.
@@ -191,7 +184,7 @@ fn poll_read_tls(
     cx: &mut Context<'_>,
     buf: &mut ReadBuf<'_>,
 ) -> Poll<io::Result<()>> {
-    let read = Pin::new(&mut *stream).poll_read(cx, buf);
+    let read = poll_data(stream, cx, buf);
     if stream.get_ref().1.wants_write() {
         // If the kernel has no room for all bytes, the next write sends the remaining bytes. An
         // error needs no handling, because the next write also reports it.
@@ -206,12 +199,48 @@ fn poll_read_tls(
             }
         });
     }
-    let socket = socket_of(stream);
-    match read {
-        Poll::Ready(_) => socket.note_data(),
-        Poll::Pending => socket.check_bytes_without_data()?,
-    }
     read
+}
+
+/// Copies data into `buf` until `buf` is full or no more data has arrived. In contrast to the
+/// method `poll_read` of `tokio-rustls`, this function also counts the bytes without data that
+/// follow data.
+fn poll_data(
+    stream: &mut TlsStream<TlsSocket>,
+    cx: &mut Context<'_>,
+    buf: &mut ReadBuf<'_>,
+) -> Poll<io::Result<()>> {
+    if let Some(error) = stream.get_mut().0.take_error() {
+        return Poll::Ready(Err(error));
+    }
+    let before = buf.filled().len();
+    while buf.remaining() > 0 {
+        let has_data = buf.filled().len() > before;
+        let error = match Pin::new(&mut *stream).poll_fill_buf(cx) {
+            Poll::Ready(Ok([])) => break,
+            Poll::Ready(Ok(data)) => {
+                let data = data.get(..buf.remaining()).unwrap_or(data);
+                buf.put_slice(data);
+                let count = data.len();
+                Pin::new(&mut *stream).consume(count);
+                stream.get_mut().0.note_data();
+                continue;
+            }
+            Poll::Ready(Err(error)) => error,
+            Poll::Pending => match stream.get_ref().0.check_bytes_without_data() {
+                Err(error) => error,
+                Ok(()) if has_data => break,
+                Ok(()) => return Poll::Pending,
+            },
+        };
+        if !has_data {
+            return Poll::Ready(Err(error));
+        }
+        // The caller first gets the data.
+        stream.get_mut().0.keep_error(error);
+        break;
+    }
+    Poll::Ready(Ok(()))
 }
 
 /// Writes to a socket without waiting. It registers no waker, so it does not replace the waker of a

@@ -13,16 +13,18 @@ use tokio::{
 
 /// Maximum number of bytes that a peer may send without completing a record that contains data. An
 /// incomplete record has at most 18,437 bytes (RFC 5246, section 6.2.3). The other bytes are
-/// records without data, such as alerts and requests for new keys.
+/// records without data, such as alerts, session tickets and key updates. When the count begins,
+/// the TLS library may already have up to 18,437 bytes, so it keeps at most about 40 KiB.
 const MAX_BYTES_WITHOUT_DATA: usize = 18_437 + 4_096;
 
 /// A TCP socket under a TLS stream. It counts the bytes that the TLS library has read and that have
 /// not yielded data. The library keeps up to 64 KiB of an incomplete message, and no memory budget
-/// contains these bytes.
+/// counts these bytes.
 #[derive(Debug)]
 pub struct TlsSocket {
     tcp: TcpStream,
     bytes_without_data: usize,
+    error: Option<io::Error>,
 }
 
 impl TlsSocket {
@@ -35,6 +37,16 @@ impl TlsSocket {
     /// returned data.
     pub(crate) fn note_data(&mut self) {
         self.bytes_without_data = 0;
+    }
+
+    /// Keeps the error of a read that has returned data, for the next read.
+    pub(crate) fn keep_error(&mut self, error: io::Error) {
+        self.error = Some(error);
+    }
+
+    /// Takes the error that [`Self::keep_error`] has kept.
+    pub(crate) fn take_error(&mut self) -> Option<io::Error> {
+        self.error.take()
     }
 
     /// Checks the count when the TLS stream waits for more bytes.
@@ -57,6 +69,7 @@ impl From<TcpStream> for TlsSocket {
         Self {
             tcp,
             bytes_without_data: 0,
+            error: None,
         }
     }
 }

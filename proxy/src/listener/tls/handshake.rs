@@ -36,11 +36,13 @@ const DEPARTURE_INTERVAL: Duration = Duration::from_millis(50);
 /// follows when all of them have been read.
 const MAX_READ_BYTES: usize = 16 * 1024;
 
-/// Maximum number of bytes that a client sends until its first message is complete. The first
-/// messages of usual clients have 200 to 2,000 bytes. rustls itself would keep up to 64 KiB.
+/// Maximum number of bytes that a client may send until its first message is complete. The first
+/// messages of usual clients have 200 to 2,000 bytes, and a session ticket adds up to 8 KiB
+/// ([`MAX_TICKET_BYTES`](super::resumption::MAX_TICKET_BYTES)). rustls itself would keep up to
+/// 64 KiB.
 const MAX_FIRST_BYTES: usize = 16 * 1024;
 
-/// Maximum number of bytes that a client sends after its first message until the handshake is
+/// Maximum number of bytes that a client may send after its first message until the handshake is
 /// complete. Most of them are the certificates of the client, of which Seawall verifies at most
 /// seven.
 const MAX_FURTHER_BYTES: usize = 32 * 1024;
@@ -163,7 +165,8 @@ async fn finish(
         if further_bytes > MAX_FURTHER_BYTES {
             return Err(too_large());
         }
-        let read_bytes = read(&mut session, stream).await?;
+        let max = MAX_READ_BYTES.min(MAX_FURTHER_BYTES + 1 - further_bytes);
+        let read_bytes = read(&mut session, stream, max).await?;
         further_bytes += read_bytes;
         let processed;
         if expects_only_finished(&session, verifier.as_deref()) {
@@ -233,10 +236,10 @@ fn too_large() -> io::Error {
 }
 
 /// Reads the bytes that the client has sent, at least one, into the session, which does not process
-/// them yet. Returns the number of bytes.
-async fn read(session: &mut ServerConnection, stream: &TcpStream) -> io::Result<usize> {
+/// them yet. Ends when at least `max` bytes have been read. Returns the number of bytes.
+async fn read(session: &mut ServerConnection, stream: &TcpStream, max: usize) -> io::Result<usize> {
     let mut read_bytes = 0;
-    while read_bytes < MAX_READ_BYTES {
+    while read_bytes < max {
         match session.read_tls(&mut NonBlocking(stream)) {
             Ok(count @ 1..) => read_bytes += count,
             // The session first processes the bytes that have been read. If the error is not

@@ -28,6 +28,11 @@ use super::{now, verifier::ChainVerifier};
 /// session ids).
 const MAX_SESSIONS: usize = 1_024;
 
+/// Maximum size of a session in a ticket. A session contains the client's certificates, and the
+/// client sends the ticket in its first message, whose size is limited. A client with more
+/// certificates gets no ticket.
+pub(super) const MAX_TICKET_BYTES: usize = 8 * 1024;
+
 /// The expiry of a session without a client certificate.
 const NEVER: i64 = i64::MAX;
 
@@ -105,7 +110,8 @@ impl ProducesTickets for ExpiringSessions {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        self.resumption.tickets.encrypt(&self.seal(plain))
+        let fits = plain.len() <= MAX_TICKET_BYTES;
+        fits.then(|| self.resumption.tickets.encrypt(&self.seal(plain)))?
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
@@ -232,6 +238,15 @@ mod tests {
             assert_eq!(after.get(b"id"), expected);
             assert_eq!(after.take(b"id"), expected);
             assert_eq!(after.take(b"id"), None);
+        }
+    }
+
+    #[test]
+    fn a_tls_session_of_more_than_8_kib_gets_no_ticket() {
+        let sessions = sessions(&Resumption::new().unwrap(), NEVER);
+        for (bytes, has_ticket) in [(8 * 1024, true), (8 * 1024 + 1, false)] {
+            let ticket = sessions.encrypt(&vec![7; bytes]);
+            assert_eq!(ticket.is_some(), has_ticket, "{bytes}");
         }
     }
 

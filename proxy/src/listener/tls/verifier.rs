@@ -234,7 +234,10 @@ impl Verifier {
         let now = super::now();
         let before = authorities_without_list(&self.authorities, &earlier.revocation_lists, now);
         let mut without = self.authorities_without_list().into_iter();
-        let lost = without.find(|of| !before.iter().any(|had| had.key == of.key));
+        let is_same = |a: &AuthorityWithoutList, b: &AuthorityWithoutList| {
+            (&a.authority, &a.key) == (&b.authority, &b.key)
+        };
+        let lost = without.find(|of| !before.iter().any(|had| is_same(had, of)));
         match lost {
             Some(AuthorityWithoutList {
                 authority, list, ..
@@ -455,7 +458,7 @@ mod tests {
         }
     }
 
-    /// Its clients with certificates of the old key would be refused.
+    /// Otherwise, clients whose certificates the old key has signed would be refused.
     #[test]
     fn a_new_key_of_an_authority_does_not_replace_the_revocation_list_of_its_old_key() {
         let [old, new] = [(), ()].map(|()| Authority::generate());

@@ -157,8 +157,28 @@ async fn a_peer_that_sends_32_kib_of_an_incomplete_tls_message_is_refused() {
         let record = far.record(ContentType::Handshake, part);
         far.socket.write_all(&record).await.unwrap();
     }
+    assert_refused(&mut near).await;
+}
+
+/// Checks that the next read fails because the peer has sent too many bytes without data.
+async fn assert_refused(near: &mut Stream) {
     let error = near.read(&mut [0]).await.unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     let expected = "the peer has sent too many bytes without completing a TLS record with data";
     assert_eq!(error.to_string(), expected);
+}
+
+/// A read returns data and then finds the incomplete message in the bytes that have arrived.
+#[tokio::test]
+async fn a_peer_that_sends_48_kib_of_an_incomplete_tls_message_after_data_is_refused() {
+    let (mut near, mut far) = tls_pair().await;
+    let mut sent = far.record(ContentType::ApplicationData, b"data");
+    let first = [&[24, 0, 0xff, 0xff], &[0; (1 << 14) - 4][..]].concat();
+    for part in [&*first, &[0; 1 << 14], &[0; 1 << 14]] {
+        sent.extend(far.record(ContentType::Handshake, part));
+    }
+    far.socket.write_all(&sent).await.unwrap();
+    let mut read = vec![0; 1 << 16];
+    assert_eq!(near.read(&mut read).await.unwrap(), 4);
+    assert_refused(&mut near).await;
 }

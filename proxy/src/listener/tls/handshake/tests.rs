@@ -359,8 +359,8 @@ async fn a_client_whose_first_tls_message_is_not_complete_after_16_kib_is_refuse
 
 /// With TLS 1.2, the client's certificates are not encrypted.
 #[tokio::test]
-async fn a_client_whose_tls_handshake_is_not_complete_after_48_kib_is_refused() {
-    for (bytes, is_refused) in [(31 * 1024, false), (52 * 1024, true)] {
+async fn a_client_whose_tls_handshake_is_not_complete_after_32_further_kib_is_refused() {
+    for (bytes, is_refused) in [(31 * 1024, false), (36 * 1024, true)] {
         let (listener, address) = listen().await;
         let (config, client_config) = configurations(&TLS12);
         let name = ServerName::try_from("localhost").unwrap();
