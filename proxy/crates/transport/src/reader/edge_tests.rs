@@ -226,18 +226,20 @@ async fn work_to_inflate_a_small_message_is_the_size_of_its_large_compressed_for
 #[tokio::test]
 async fn inspection_of_a_compressed_message_reserves_memory_for_a_copy_and_for_the_inner_message() {
     let noisy = encode_request(1, &noise(100_000));
-    let compressed = deflate(&noisy, Compressor::Zstd).unwrap();
-    let budget = budget();
-    let (mut near, mut far) = duplex(1 << 20);
-    far.write_all(&compressed).await.unwrap();
-    let mut reader = MessageReader::default();
-    let message = next_message(&mut reader, &mut near, &budget).await;
-    let before = budget.used_bytes();
-    let inspecting = message.reserve_for_inspection(MAX_MESSAGE_BYTES, &budget, Sharer::Local);
-    let inspecting = inspecting.await.unwrap();
-    assert_eq!(budget.used_bytes() - before, compressed.len() + noisy.len());
-    drop(inspecting);
-    assert_eq!(budget.used_bytes(), before);
+    let noisy = (deflate(&noisy, Compressor::Zstd).unwrap(), noisy.len());
+    for (compressed, inner_bytes) in [noisy, (with_empty_blocks(1 << 16), 45)] {
+        let budget = budget();
+        let (mut near, mut far) = duplex(1 << 20);
+        far.write_all(&compressed).await.unwrap();
+        let mut reader = MessageReader::default();
+        let message = next_message(&mut reader, &mut near, &budget).await;
+        let before = budget.used_bytes();
+        let inspecting = message.reserve_for_inspection(MAX_MESSAGE_BYTES, &budget, Sharer::Local);
+        let inspecting = inspecting.await.unwrap();
+        assert_eq!(budget.used_bytes() - before, compressed.len() + inner_bytes);
+        drop(inspecting);
+        assert_eq!(budget.used_bytes(), before);
+    }
 }
 
 #[tokio::test]

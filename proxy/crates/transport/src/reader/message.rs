@@ -120,9 +120,9 @@ pub struct Inflating {
     share: MemoryShare,
 }
 
-/// Reads the head of a compressed message. If the inner message is large, reserves memory for the
-/// inner message and for a copy of the compressed message. `copied_bytes` is the size of this copy,
-/// or 0 if no copy is made.
+/// Reads the head of a compressed message. If the inner message or a copy of the compressed message
+/// is large, reserves memory for both. `copied_bytes` is the size of this copy, or 0 if no copy is
+/// made.
 async fn reserve(
     compressed: &[u8],
     copied_bytes: usize,
@@ -131,7 +131,7 @@ async fn reserve(
 ) -> Result<CompressedHead, InflateError> {
     let head = CompressedHead::parse(compressed, max_message_bytes)?;
     let length = head.inner.message_length;
-    if length > LARGE_MESSAGE_BYTES {
+    if length.max(copied_bytes) > LARGE_MESSAGE_BYTES {
         let more = length + copied_bytes;
         let grown = share.grow(share.bytes() + more, more).await;
         grown.map_err(|Evicted| io::Error::from(io::ErrorKind::OutOfMemory))?;
