@@ -299,11 +299,8 @@ const CERTIFICATE_SOON = 14 * 86_400;
 /** A revocation list that expires within this number of seconds is a finding. */
 const LIST_SOON = 6 * 3_600;
 
-/**
- * The period of the recurring stalls in the findings. It is long, because the API lists a recurring
- * stall only if the last of its stalls is in the requested period.
- */
-const PRESENT = "since=7d";
+/** The period of the recurring stalls in the findings, if the user has chosen a fixed period. */
+const PRESENT = "since=1h";
 
 /**
  * Lists the current problems and the events of the period.
@@ -325,12 +322,12 @@ function loadEvents(page, findings, events) {
         /** @type {Promise<import("./types.js").Status>} */ (get("status", signal)),
         /** @type {Promise<import("./types.js").Storms>} */ (get("storms", signal)),
         stallsOf(range(page.state), signal),
-        stallsOf(PRESENT, signal),
+        isFixed ? stallsOf(PRESENT, signal) : null,
         /** @type {Promise<import("./types.js").Topology>} */ (get("topology", signal)),
         latestChanges(signal),
       ]),
     ([status, storms, stalls, presentStalls, topology, changes]) => {
-      const found = problems(status, storms, presentStalls, topology, link);
+      const found = problems(status, storms, presentStalls ?? stalls, topology, link);
       const worse = changes?.comparable
         ? changes.changes.filter((of) => ["new", "slower"].includes(of.kind))
         : [];
@@ -339,7 +336,7 @@ function loadEvents(page, findings, events) {
         findings,
         ...(found.length > 0
           ? found.map((text) => h("p", { class: "finding" }, text))
-          : [h("p", { class: "finding fine" }, nothingUnusual(storms, presentStalls))]),
+          : [h("p", { class: "finding fine" }, nothingUnusual(storms, presentStalls ?? stalls))]),
       );
       const { from, until } = period(page.state);
       const recent = storms.storms.filter(

@@ -19,7 +19,7 @@ pub use self::{detector::Episode, moved::Moved, recurrence::Recurrence};
 use self::{
     detector::{EndedOperations, StallDetector},
     moved::{Sample, moved, without_reply},
-    recurrence::recurrence,
+    recurrence::{Ends, recurrence},
     samples::Samples,
 };
 
@@ -76,6 +76,10 @@ pub struct RecurringStall {
 /// A server is out of use after this many seconds in which none of its operations ended. Its usual
 /// values are then forgotten. Its stalls are kept.
 const UNUSED_AFTER: u64 = 3_600;
+
+/// A period includes the present if it ended at most this long ago. Time passes between a request
+/// for a period that ends now and the search for its stalls.
+const PRESENT_SECONDS: f64 = 60.0;
 
 /// The stalls of one server, or of all operations together.
 #[derive(Default)]
@@ -182,8 +186,8 @@ impl Stalls {
     /// The kept stalls that overlap with `period` (its start and its end), the latest first;
     /// without a period, all kept stalls. Also returns the best series of recurring stalls of each
     /// server. If no server has a series that still recurs, the series of the whole deployment can
-    /// be added. Only series with a stall in the period are returned. Stalls that began after the
-    /// period are ignored.
+    /// be added. Only series with a stall in the period are returned, and series that still recur
+    /// if the period includes the present. Stalls that began after the period are ignored.
     pub(super) fn list(
         &self,
         now: SystemTime,
@@ -303,11 +307,12 @@ impl Watched {
     /// True if stalls recur at `now` (in seconds since the epoch).
     fn is_recurring(&self, now: f64) -> bool {
         let episodes: Vec<_> = self.stalls.iter().map(|s| s.episode.clone()).collect();
-        recurrence(&episodes, 0.0, now).is_some_and(|of| of.is_current)
+        recurrence(&episodes, Ends::ANY, now).is_some_and(|of| of.is_current)
     }
 
     /// The best series of recurring stalls with a stall in the period from `from` until `to`, both
-    /// in seconds since the epoch. Only stalls that began before `to` are examined.
+    /// in seconds since the epoch. If the period includes the present, a series that still recurs
+    /// needs no stall in the period. Only stalls that began before `to` are examined.
     fn recurring(
         &self,
         server: Option<&str>,
@@ -318,7 +323,12 @@ impl Watched {
         let stalls = self.stalls.iter();
         let stalls: Vec<_> = stalls.filter(|s| s.episode.started_at < to).collect();
         let episodes: Vec<_> = stalls.iter().map(|s| s.episode.clone()).collect();
-        let recurrence = recurrence(&episodes, from, float_seconds(now))?;
+        let now = float_seconds(now);
+        let ends = Ends {
+            from,
+            or_is_current: to > now - PRESENT_SECONDS,
+        };
+        let recurrence = recurrence(&episodes, ends, now)?;
         let silent = stalls.iter().filter(|stall| stall.without_reply > 0);
         let lacks_replies = silent.count() * 2 > stalls.len();
         // The counters are compared over all stalls that still have samples, because several stalls
@@ -451,7 +461,9 @@ mod tests {
             ((102, 301), &[300.0, 200.0, 100.0], 1),
             ((102, 201), &[200.0, 100.0], 0),
             ((104, 200), &[], 0),
-            ((304, 310), &[], 0),
+            // The stalls still recur, and the period includes the present.
+            ((304, 310), &[], 1),
+            ((304, 305), &[], 1),
             ((0, 100), &[], 0),
         ] {
             let found = listed(&all, 310, Some(period)).into_iter();

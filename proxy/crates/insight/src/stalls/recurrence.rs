@@ -81,11 +81,27 @@ const ALIKE_SECONDS: f64 = 1.0;
 /// missing, and the next may be late.
 const CURRENT_PERIODS: f64 = 3.0;
 
-/// The best recurrence among the episodes, if there is one. The last episode of a recurrence must
-/// end at `from` or later. A recurrence that is current at `now` is better than a past one.
-/// Otherwise, a longer chain is better than a shorter one, and of equally long chains the latest is
-/// the best. Times are in seconds since the epoch.
-pub(super) fn recurrence(episodes: &[Episode], from: f64, now: f64) -> Option<Recurrence> {
+/// Selects recurrences by the end of their last episode. Times are in seconds since the epoch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    /// The last episode must end at this time or later.
+    pub(super) from: f64,
+    /// True if a recurrence that is current is selected in any case.
+    pub(super) or_is_current: bool,
+}
+
+impl Ends {
+    /// Selects all recurrences.
+    pub(super) const ANY: Self = Self {
+        from: 0.0,
+        or_is_current: true,
+    };
+}
+
+/// The best of the selected recurrences among the episodes, if there is one. A recurrence that is
+/// current at `now` (in seconds since the epoch) is better than a past one. Otherwise, a longer
+/// chain is better than a shorter one, and of equally long chains the latest is the best.
+pub(super) fn recurrence(episodes: &[Episode], ends: Ends, now: f64) -> Option<Recurrence> {
     let mut episodes: Vec<&Episode> = episodes.iter().collect();
     episodes.sort_by(|a, b| a.started_at.total_cmp(&b.started_at));
     let oldest = episodes.len().saturating_sub(MAX_EPISODES);
@@ -97,7 +113,11 @@ pub(super) fn recurrence(episodes: &[Episode], from: f64, now: f64) -> Option<Re
     });
     let best = chains
         .flatten()
-        .filter(|chain| chain.end(episodes) >= from && chain.is_convincing(episodes))
+        .filter(|chain| {
+            let is_current = || ends.or_is_current && chain.is_current(episodes, now);
+            let is_selected = chain.end(episodes) >= ends.from || is_current();
+            is_selected && chain.is_convincing(episodes)
+        })
         .reduce(
             |best, chain| match chain.rank(episodes, now) > best.rank(episodes, now) {
                 true => chain,
@@ -288,7 +308,7 @@ mod tests {
     /// The recurrence of the episodes, at the time of the last episode.
     fn recurrence(episodes: &[Episode]) -> Option<Recurrence> {
         let last = episodes.iter().map(|episode| episode.started_at);
-        super::recurrence(episodes, 0.0, last.fold(0.0, f64::max))
+        super::recurrence(episodes, Ends::ANY, last.fold(0.0, f64::max))
     }
 
     const SEEDS: u64 = 300;
@@ -354,7 +374,7 @@ mod tests {
     fn a_recurrence_ends_after_three_periods_without_an_episode() {
         let episodes = at(&[0.0, 60.0, 120.0]);
         for (now, is_current) in [(122.0, true), (301.0, true), (303.0, false), (9e9, false)] {
-            let found = super::recurrence(&episodes, 0.0, now).unwrap();
+            let found = super::recurrence(&episodes, Ends::ANY, now).unwrap();
             assert_eq!(found.is_current, is_current, "{now}");
             assert_eq!(found.period, Duration::from_mins(1));
         }
@@ -365,10 +385,10 @@ mod tests {
         let past = (0..20_u32).map(|n| 60.0 * f64::from(n));
         let since = (0..4_u32).map(|n| 9_000.0 + 200.0 * f64::from(n));
         let episodes = at(&past.chain(since).collect::<Vec<_>>());
-        let found = super::recurrence(&episodes, 0.0, 9_610.0).unwrap();
+        let found = super::recurrence(&episodes, Ends::ANY, 9_610.0).unwrap();
         assert!(found.is_current);
         assert_eq!((found.period, found.times), (Duration::from_secs(200), 4));
-        let found = super::recurrence(&episodes, 0.0, 20_000.0).unwrap();
+        let found = super::recurrence(&episodes, Ends::ANY, 20_000.0).unwrap();
         assert_eq!((found.is_current, found.times), (false, 20));
     }
 

@@ -1,4 +1,7 @@
-use super::{super::recurrence::recurrence, *};
+use super::{
+    super::recurrence::{Ends, recurrence},
+    *,
+};
 use crate::random::Random;
 
 const SEEDS: u64 = 30;
@@ -161,7 +164,7 @@ fn stops_of_two_seconds_every_fifteen_seconds_are_reported_as_recurring_after_th
                 "{episode:?}"
             );
         }
-        let recurrence = recurrence(&episodes[..3], 0.0, float(EPOCH)).unwrap();
+        let recurrence = recurrence(&episodes[..3], Ends::ANY, float(EPOCH)).unwrap();
         assert!((recurrence.period.as_secs_f64() - 15.0).abs() < 1.0);
         assert!((recurrence.length.as_secs_f64() - 2.0).abs() < 1.1);
         assert_eq!((recurrence.times, recurrence.phase), (3, Phase::Server));
@@ -260,8 +263,8 @@ fn stalls_every_minute_are_found_to_recur_after_the_third_stall() {
         };
         let episodes = workload.episodes(240);
         assert_found(&episodes, &spikes, 2.0);
-        let recurrence =
-            recurrence(&episodes, 0.0, float(EPOCH)).unwrap_or_else(|| panic!("{episodes:#?}"));
+        let recurrence = recurrence(&episodes, Ends::ANY, float(EPOCH))
+            .unwrap_or_else(|| panic!("{episodes:#?}"));
         assert!((recurrence.period.as_secs_f64() - 60.0).abs() < 1.0);
         assert!((recurrence.length.as_secs_f64() - 3.0).abs() <= 1.5);
         assert_eq!(recurrence.phase, Phase::Server);
