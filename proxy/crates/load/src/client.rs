@@ -241,8 +241,10 @@ impl Client {
         let command = work.command(ask, target.read_mode);
         let asking = async { check(ask, link.run(&command).await?) };
         let asked = self.step(LoadStep::Operation, asking).await;
-        if matches!(asked, Ok(()) | Err(Failure::TimedOut)) {
-            self.shared.record.lock().record_latency(due);
+        match asked {
+            Ok(()) => self.shared.record.lock().record_latency(due),
+            Err(Failure::TimedOut) => self.shared.record.lock().record_timeout(due),
+            Err(_) => {}
         }
         asked
     }

@@ -61,8 +61,11 @@ pub(super) struct Second {
     hello: Tally,
     log_in: Tally,
     operation: Tally,
-    /// Latency of operations, measured from the time when they were due.
+    /// Latency of operations, measured from the time when they were due. Operations that timed out
+    /// are in [`Self::timed_out_from_due`].
     pub(super) from_due: Distribution,
+    /// Waiting time of operations that timed out, measured from the time when they were due.
+    pub(super) timed_out_from_due: Distribution,
     /// Number of operations that were due but not sent. Their client had no connection or waited
     /// for a reply, or no client was free for them.
     pub(super) missed: u64,
@@ -94,11 +97,20 @@ impl Second {
         self.step(LoadStep::Operation).ok
     }
 
+    /// Latency of all operations, measured from the time when they were due. An operation that
+    /// timed out counts with its waiting time.
+    pub(super) fn all_from_due(&self) -> Distribution {
+        let mut all = self.from_due.clone();
+        all.merge(&self.timed_out_from_due);
+        all
+    }
+
     fn add(&mut self, other: &Self) {
         for step in LoadStep::ALL {
             self.step_mut(step).add(other.step(step));
         }
         self.from_due.merge(&other.from_due);
+        self.timed_out_from_due.merge(&other.timed_out_from_due);
         self.missed += other.missed;
         self.lateness.merge(&other.lateness);
     }
@@ -140,10 +152,16 @@ impl Record {
     }
 
     /// Records the latency of an operation: the time since it was due. The operation has just
-    /// succeeded or timed out, or the load ended before its reply arrived.
+    /// succeeded, or the load ended before its reply arrived.
     pub(super) fn record_latency(&mut self, due: Instant) {
         let now = Instant::now();
         self.second(now).from_due.record(now - due);
+    }
+
+    /// Records the waiting time of an operation that has just timed out.
+    pub(super) fn record_timeout(&mut self, due: Instant) {
+        let now = Instant::now();
+        self.second(now).timed_out_from_due.record(now - due);
     }
 
     /// Records an operation that was due at `due` and not sent.
@@ -177,7 +195,7 @@ impl Record {
             timed_out,
             results.missed,
             milliseconds(hello.latency.quantile(0.99)),
-            milliseconds(results.from_due.quantile(0.99)),
+            milliseconds(results.all_from_due().quantile(0.99)),
             milliseconds(results.lateness.quantile(0.99)),
         )
     }

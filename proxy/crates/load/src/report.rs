@@ -1,6 +1,6 @@
 //! The report on a load, as JSON and as text.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 use serde::Serialize;
 
@@ -26,10 +26,10 @@ pub struct Report {
     steps: Vec<StepReport>,
     /// Latency of operations in milliseconds, measured from the time when they were due.
     operation_from_due_ms: Quantiles,
-    /// True if 1 % or more of the operations have no latency, because they failed or were not sent,
-    /// or if there are no operations. Then the 99th percentile of all operations is not known.
+    /// The 99th percentile for [`Objectives::p99_ms`], in milliseconds. `None` if it is not known:
+    /// 1 % or more of the operations failed or were not sent, or there are no operations.
     #[serde(skip)]
-    is_p99_unknown: bool,
+    judged_p99_ms: Option<f64>,
     generator: Generator,
     timeline: Vec<SecondReport>,
 }
@@ -97,8 +97,7 @@ impl Report {
             Behaviour::Closed => ("kept", None),
             Behaviour::KeptAt(rate) => ("kept", Some(rate)),
         };
-        let operation = total.step(LoadStep::Operation);
-        let failed = operation.closed + operation.refused + operation.wrong + total.missed;
+        let failed = failures(plan.behaviour, &total);
         let steps = LoadStep::ALL.map(|step| StepReport::of(step, total.step(step)));
         // Results after the last whole second are in the totals, but not in the timeline.
         let whole = record.seconds.range(..plan.duration.as_secs());
@@ -113,8 +112,8 @@ impl Report {
             missed: total.missed,
             wrong: steps.iter().map(|step| step.wrong).sum(),
             steps: steps.into(),
-            operation_from_due_ms: Quantiles::of(&total.from_due),
-            is_p99_unknown: failed.saturating_mul(99) >= total.from_due.count(),
+            operation_from_due_ms: Quantiles::of(&total.all_from_due()),
+            judged_p99_ms: judged_p99(&total.from_due, failed).map(milliseconds),
             generator: Generator {
                 cpu_user: usage.user,
                 cpu_system: usage.system,
@@ -137,19 +136,44 @@ impl Report {
                 self.goodput
             ));
         }
-        let p99 = self.operation_from_due_ms.p99;
         if let Some(most) = objectives.p99_ms {
-            if self.is_p99_unknown {
-                missed.push(format!(
+            match self.judged_p99_ms {
+                None => missed.push(format!(
                     "p99 unknown, because too many operations failed or were not sent, expected at \
                      most {most:.1} ms"
-                ));
-            } else if p99 > most {
-                missed.push(format!("p99 {p99:.1} ms, expected at most {most:.1} ms"));
+                )),
+                Some(p99) if p99 > most => {
+                    missed.push(format!("p99 {p99:.1} ms, expected at most {most:.1} ms"));
+                }
+                Some(_) => {}
             }
         }
         missed
     }
+}
+
+/// Number of operations that failed, timed out or were not sent. Without a rate, clients send an
+/// operation only after they have connected and logged in, so a failed attempt counts as an
+/// operation. With a rate, such attempts lead to operations that are not sent.
+fn failures(behaviour: Behaviour, total: &Second) -> u64 {
+    let of = |step| {
+        let tally = total.step(step);
+        tally.timed_out + tally.closed + tally.refused + tally.wrong
+    };
+    let attempts = [LoadStep::Connect, LoadStep::Hello, LoadStep::LogIn];
+    let of_attempts = match behaviour {
+        Behaviour::Short | Behaviour::Closed => attempts.map(of).iter().sum(),
+        Behaviour::ShortAt(_) | Behaviour::KeptAt(_) => 0,
+    };
+    of(LoadStep::Operation) + of_attempts + total.missed
+}
+
+/// The 99th percentile of the latency of all operations, if `failed` operations are slower than
+/// every latency in `from_due`. `None` if so many operations failed that the percentile is unknown.
+fn judged_p99(from_due: &Distribution, failed: u64) -> Option<Duration> {
+    let count = from_due.count();
+    let is_known = failed.saturating_mul(99) < count;
+    is_known.then(|| from_due.quantile(0.99 * float(count + failed) / float(count)))
 }
 
 impl StepReport {
@@ -197,7 +221,7 @@ impl SecondReport {
             closed: all(|tally| tally.closed),
             refused: all(|tally| tally.refused),
             hello_p99_ms: milliseconds(results.step(LoadStep::Hello).latency.quantile(0.99)),
-            operation_p99_ms: milliseconds(results.from_due.quantile(0.99)),
+            operation_p99_ms: milliseconds(results.all_from_due().quantile(0.99)),
             lateness_p99_ms: milliseconds(results.lateness.quantile(0.99)),
         }
     }
@@ -264,21 +288,23 @@ impl fmt::Display for Report {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::time::Instant;
 
     use super::*;
     use crate::{Mix, Target, Work};
 
-    /// The report on a load whose results are those of one second.
+    /// The report on a load without a rate whose results are those of one second.
     async fn report(second: Second) -> Report {
+        report_on(Behaviour::Closed, second).await
+    }
+
+    async fn report_on(behaviour: Behaviour, second: Second) -> Report {
         let mut record = Record::new(Instant::now());
         record.seconds.insert(0, second);
         let plan = Plan {
             target: Target::parse("mongodb://127.0.0.1/").await.unwrap(),
             clients: 1,
-            behaviour: Behaviour::Closed,
+            behaviour,
             duration: Duration::from_secs(600_000),
             patience: (Duration::ZERO, Duration::ZERO),
             work: Work {
@@ -304,12 +330,57 @@ mod tests {
         assert!(goodput > 9_999.0, "{goodput}");
     }
 
+    const OBJECTIVES: Objectives = Objectives {
+        goodput: None,
+        p99_ms: Some(50.0),
+    };
+
+    /// 80 of the operations are slower than the objective, and 30 time out. Together, these are
+    /// more than 1 %, although neither number is.
+    #[tokio::test]
+    async fn operations_that_timed_out_count_as_slower_than_the_objective_for_the_p99() {
+        for (slow, timed_out, is_reached) in [
+            (80, 0, true),
+            (0, 30, true),
+            (80, 30, false),
+            (0, 101, false),
+        ] {
+            let mut second = Second::default();
+            second.step_mut(LoadStep::Operation).timed_out = timed_out;
+            for _ in 0..timed_out {
+                second.timed_out_from_due.record(Duration::from_millis(40));
+            }
+            for number in 0..10_000 - timed_out {
+                let millis = if number < slow { 1_000 } else { 1 };
+                second.from_due.record(Duration::from_millis(millis));
+            }
+            let problems = report(second).await.missed(OBJECTIVES);
+            assert_eq!(
+                problems.is_empty(),
+                is_reached,
+                "{slow} {timed_out} {problems:?}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn failed_logins_count_as_failed_operations_if_the_load_has_no_rate() {
+        for (behaviour, is_reached) in [
+            (Behaviour::Short, false),
+            (Behaviour::Closed, false),
+            (Behaviour::ShortAt(1.0), true),
+            (Behaviour::KeptAt(1.0), true),
+        ] {
+            let mut second = Second::default();
+            second.from_due.record(Duration::from_millis(1));
+            second.step_mut(LoadStep::LogIn).timed_out = 1;
+            let problems = report_on(behaviour, second).await.missed(OBJECTIVES);
+            assert_eq!(problems.is_empty(), is_reached, "{problems:?}");
+        }
+    }
+
     #[tokio::test]
     async fn failed_and_missed_operations_count_as_slower_than_the_objective_for_the_p99() {
-        let objectives = Objectives {
-            goodput: None,
-            p99_ms: Some(50.0),
-        };
         for (served, refused, missed, is_reached) in [
             (0, 0, 0, false),
             (99, 0, 0, true),
@@ -323,7 +394,7 @@ mod tests {
             }
             second.step_mut(LoadStep::Operation).refused = refused;
             second.missed = missed;
-            let problems = report(second).await.missed(objectives);
+            let problems = report(second).await.missed(OBJECTIVES);
             assert_eq!(problems.is_empty(), is_reached, "{problems:?}");
         }
     }
