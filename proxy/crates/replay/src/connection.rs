@@ -57,7 +57,8 @@ pub(crate) struct Done {
     pub operation: OperationId,
     /// The time at which the sending of the command began.
     pub sent_at: Instant,
-    /// The time from `sent_at` to the end of the reply.
+    /// The time from `sent_at` to the end of the reply, without the wait for memory for a large
+    /// reply. If the command failed: the time from `sent_at` to the failure.
     pub duration: Duration,
     pub request_bytes: usize,
     /// The needed parts of the reply; `None` if the command wants no reply; an error if the command
@@ -74,6 +75,8 @@ pub(crate) struct Received {
     pub facts: ReplyFacts,
     pub bytes: usize,
     pub digest: u64,
+    /// See [`Done::duration`].
+    pub duration: Duration,
 }
 
 /// Runs one connection, until the sender of its jobs is dropped.
@@ -111,10 +114,19 @@ pub(crate) async fn run(
             }
             Err(failure) => Err(failure),
         };
+        // The digest of the reply is not a part of the duration.
+        let duration = match &result {
+            Ok(received) => received.duration,
+            Err(_) => sent_at.elapsed(),
+        };
+        // The client of an unacknowledged write got no reply, so the reply that the replay gets is
+        // not counted. The replay waits for this reply, as Seawall does, so that the client's next
+        // operation runs after the write.
+        let result = result.map(|received| Some(received).filter(|_| job.wants_reply));
         let ended = Done {
             operation: job.operation,
             sent_at,
-            duration: sent_at.elapsed(),
+            duration,
             request_bytes: job.message.len(),
             result,
             caught_up,
@@ -125,24 +137,10 @@ pub(crate) async fn run(
     }
 }
 
-async fn send(
-    endpoint: &Endpoint,
-    link: &mut Link,
-    job: &Job,
-) -> Result<Option<Received>, Failure> {
+async fn send(endpoint: &Endpoint, link: &mut Link, job: &Job) -> Result<Received, Failure> {
     let (request_id, until_s) = (job.request_id, job.digest_until_s);
-    let received = exchange(
-        endpoint,
-        link,
-        &job.message,
-        request_id,
-        job.reply_form,
-        until_s,
-    );
-    // The client of an unacknowledged write got no reply, so the reply that the replay gets is not
-    // counted. The replay waits for this reply, as Seawall does, so that the client's next
-    // operation runs after the write.
-    Ok(Some(received.await?).filter(|_| job.wants_reply))
+    let (message, form) = (&job.message, job.reply_form);
+    exchange(endpoint, link, message, request_id, form, until_s).await
 }
 
 /// Fetches missing events until none are missing or a `getMore` returns no event. Returns the
@@ -176,19 +174,24 @@ async fn exchange(
     reply_form: ReplyForm,
     digest_until_s: Option<u64>,
 ) -> Result<Received, Failure> {
+    let began = Instant::now();
     link.send(message).await?;
     let bytes = link.receive_header(request_id).await?;
     let kib = match bytes > SMALL_REPLY_BYTES {
         true => u32::try_from(bytes / 1024).unwrap_or(u32::MAX),
         false => 0,
     };
+    let waits_at = Instant::now();
     let permit = endpoint.replies.acquire_many(kib).await;
+    let waited = waits_at.elapsed();
     let message = link.receive().await?;
+    let duration = began.elapsed().saturating_sub(waited);
     let reply = OpMsg::parse(message).map_err(|_| Failure::Wrong("not an OP_MSG"))?;
     let received = Received {
         facts: ReplyFacts::of(reply_form, reply.body),
         bytes,
         digest: digest_until_s.map_or(0, |recent_s| digest(reply.body, recent_s)),
+        duration,
     };
     drop(permit);
     Ok(received)
