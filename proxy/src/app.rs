@@ -50,6 +50,15 @@ use seawall_auth::{NonceSource, SeedError};
 use seawall_insight::StoreError;
 use seawall_transport::{CertificateExpiry, Stream};
 
+pub(crate) use self::{
+    convert::descriptor_problem,
+    limited_thread::LimitedThread,
+    peers::peer_problem,
+    reachability::reach_deployment,
+    server_tls::{ServerTlsFiles, UnreadDirectory},
+    telemetry::telemetry_problems,
+    tls::{tls_problems, tls_warnings},
+};
 use self::{
     http::{Http, ServedEndpoints},
     listeners::RunningListener,
@@ -58,14 +67,6 @@ use self::{
     server_tls::RunningServerTls,
     telemetry::RunningTelemetry,
     tls::{ADMIN_TLS, Expiries, RunningTls},
-};
-pub(crate) use self::{
-    limited_thread::LimitedThread,
-    peers::peer_problem,
-    reachability::reach_deployment,
-    server_tls::{ServerTlsFiles, UnreadDirectory},
-    telemetry::telemetry_problems,
-    tls::{tls_problems, tls_warnings},
 };
 pub use self::{peers::PeersError, server_tls::DeploymentTlsError, telemetry::TelemetryError};
 

@@ -4,17 +4,17 @@
 use std::{path::PathBuf, time::Duration};
 
 use bson::doc;
-use rustix::process::Resource;
+use rustix::process::{Resource, Signal};
 use seawall_api::Shapes;
 use seawall_tests::{
     eventually::eventually,
     mongod::{ROOT, ROOT_PASSWORD, shared_standalone, unique_name},
-    process::Process,
+    process::{Process, binary},
     raw::{Login, RawClient},
     scratch::Scratch,
     seawall::{http, sum_of},
 };
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, process::Command};
 
 /// Time limit of each wait. It is long, because Seawall writes the history of its statistics to the
 /// disk only every ten seconds.
@@ -150,6 +150,31 @@ async fn connected_clients_are_served_while_no_file_descriptors_are_left() {
     find(&mut last, "test").await;
 }
 
+/// Otherwise, Seawall would refuse all clients.
+#[tokio::test]
+async fn server_connections_that_may_need_all_file_descriptors_are_a_problem_of_the_configuration()
+{
+    let scratch = Scratch::create().unwrap();
+    let few = configuration(&scratch, "pool.max_server_connections = 100\n").await;
+    let limited = ["prlimit", "--nofile=1000:1000"];
+    let seawall = Process::launch(&limited, &few).await;
+    let problem = "pool.max_server_connections: 600 leaves no file descriptors for clients";
+    let many = configuration(&scratch, "pool.max_server_connections = 600\n").await;
+    assert_eq!(few, many);
+    seawall.signal(Signal::HUP);
+    let is_refused = async || seawall.log().contains(problem);
+    eventually(LIMIT, is_refused).await.unwrap();
+    let mut client = logged_in(&seawall).await;
+    find(&mut client, "test").await;
+    let mut check = Command::new(limited[0]);
+    check.arg(limited[1]).arg(binary());
+    check.args(["check", "--config"]).arg(&many);
+    let checked = check.output().await.unwrap();
+    assert_eq!(checked.status.code(), Some(64), "{checked:?}");
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert!(said.contains(problem), "{said}");
+}
+
 #[tokio::test]
 async fn history_that_cannot_be_written_is_kept_and_written_later() {
     let scratch = Scratch::create().unwrap();
@@ -182,7 +207,7 @@ async fn history_that_cannot_be_written_is_kept_and_written_later() {
     let is_written = async || seawall.said("history written again").is_some();
     eventually(LIMIT, is_written).await.unwrap();
     drop(client);
-    seawall.signal(rustix::process::Signal::TERM);
+    seawall.signal(Signal::TERM);
     assert!(seawall.ended().await.success());
     let again = Process::serve(&toml).await;
     assert_eq!(finds(&again).await, 11);

@@ -128,6 +128,19 @@ pub(super) fn clients_in_effect(settings: &config::Settings) -> usize {
     room_for_clients(settings).map_or(wanted, |(room, _)| room.min(wanted))
 }
 
+/// The problem of a configuration whose server connections may need all file descriptors. Seawall
+/// would run with it, but refuse all clients.
+pub(crate) fn descriptor_problem(settings: &config::Settings) -> Option<String> {
+    let (room, allowed) = room_for_clients(settings)?;
+    let servers = settings.pool.max_server_connections;
+    (room == 0).then(|| {
+        format!(
+            "pool.max_server_connections: {servers} leaves no file descriptors for clients: the \
+             limit is {allowed}, and {OTHER_DESCRIPTORS} are reserved for other uses"
+        )
+    })
+}
+
 /// Returns the maximum number of clients that the limit of descriptors allows, and the limit of
 /// descriptors. `None` if there is no limit. Assumes that there is only one server, and that no
 /// client is relayed because of `auth.other_mechanisms`.

@@ -210,6 +210,9 @@ impl App {
                 "{problem} (conflicts with running values that only a restart can change)"
             ));
         }
+        if let Some(problem) = convert::descriptor_problem(&settings) {
+            found.add(problem);
+        }
         self.check_next_start(&new.settings, &running.settings, &mut found);
         let prepared = self.prepare(&settings, &running.settings, outgoing, found)?;
         let mut changes = changes(&changed, &running.values, &new.values);

@@ -9,8 +9,8 @@ use seawall_config::Settings;
 use super::ConfigArguments;
 use crate::{
     app::{
-        ServerTlsFiles, UnreadDirectory, peer_problem, reach_deployment, telemetry_problems,
-        tls_problems, tls_warnings,
+        ServerTlsFiles, UnreadDirectory, descriptor_problem, peer_problem, reach_deployment,
+        telemetry_problems, tls_problems, tls_warnings,
     },
     topology::DeploymentOptions,
 };
@@ -67,6 +67,7 @@ pub(super) async fn valid_deployment(
     problems.extend(tls_problems(settings));
     problems.extend(telemetry_problems(settings));
     problems.extend(peer_problem(settings));
+    problems.extend(descriptor_problem(settings));
     match deployment {
         Ok(deployment) if problems.is_empty() => Ok(deployment),
         _ => Err(problems),
