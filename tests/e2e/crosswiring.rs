@@ -29,7 +29,7 @@ const CLIENTS: u64 = 200;
 const OPERATIONS_EACH: u64 = 100;
 
 /// Number of operations in the test that disturbs server connections. A full run sets
-/// `SEAWALL_CHAOS_OPERATIONS=200000`.
+/// `TEST_CHAOS_OPERATIONS=200000`.
 const CHAOS_OPERATIONS: u64 = 20_000;
 const POOL_SIZE: u64 = 20;
 /// Maximum number of server connections: the size of the pool, plus a reserve of an eighth of this
@@ -110,7 +110,7 @@ async fn no_reply_reaches_another_client_and_the_whole_pool_can_be_used_afterwar
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_client_gets_a_wrong_reply_while_server_connections_stall_or_break_at_random() {
     let _turn = crowd::turn().await;
-    let operations = std::env::var("SEAWALL_CHAOS_OPERATIONS").ok();
+    let operations = std::env::var("TEST_CHAOS_OPERATIONS").ok();
     let operations = operations.map_or(CHAOS_OPERATIONS, |count| count.parse().unwrap());
     let server = Standalone::start(Options::with_auth()).await.unwrap();
     let root = server.client().unwrap();

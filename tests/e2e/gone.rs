@@ -20,11 +20,11 @@ use seawall_tests::{
 /// limit was killed.
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// Number of clients that disconnect in a test. A full run sets `SEAWALL_GONE_CLIENTS=500`.
+/// Number of clients that disconnect in a test. A full run sets `TEST_GONE_CLIENTS=500`.
 const CLIENTS: usize = 50;
 
 fn clients() -> usize {
-    let count = std::env::var("SEAWALL_GONE_CLIENTS").ok();
+    let count = std::env::var("TEST_GONE_CLIENTS").ok();
     count.map_or(CLIENTS, |count| count.parse().unwrap())
 }
 

@@ -196,17 +196,19 @@ async fn compare_all_cases(language: Language) {
     );
 }
 
-/// The cases in which a language's program runs. `SEAWALL_MATRIX_CASES` selects them:
+/// The cases in which a language's program runs. `TEST_MATRIX_CASES` selects them. The name of this
+/// variable does not begin with `SEAWALL_`, because `seawall` refuses unknown variables with this
+/// prefix.
 ///
 /// - `all`: all of `cases`.
 /// - `plain`: only [`Case::PLAIN`], in which the driver has its default options.
 /// - Not set: only one of the cases that differ from [`Case::PLAIN`] in the mechanism or in the
 ///   compressor, and all other cases. Each of these cases runs with at least one language.
 fn selected(language: Language, mut cases: Vec<&'static Case>) -> Vec<&'static Case> {
-    match std::env::var("SEAWALL_MATRIX_CASES").as_deref() {
+    match std::env::var("TEST_MATRIX_CASES").as_deref() {
         Ok("all") => {}
         Ok("plain") => cases.truncate(1),
-        Ok(other) => panic!("SEAWALL_MATRIX_CASES is all or plain, not {other:?}"),
+        Ok(other) => panic!("TEST_MATRIX_CASES is all or plain, not {other:?}"),
         Err(_) => {
             let variants: Vec<_> = cases.iter().copied().filter(|of| of.is_variant()).collect();
             let index = language.number().checked_rem(variants.len());

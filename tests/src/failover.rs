@@ -21,14 +21,14 @@ pub const WRITERS: usize = 3;
 /// Number of operations that must succeed after a kill, before the killed member is restarted.
 const PROGRESS: f64 = 50.0;
 
-/// Default number of kills. `SEAWALL_FAILOVERS` overrides it.
+/// Default number of kills. `TEST_FAILOVERS` overrides it.
 const KILLS: usize = 2;
 
 /// Number of times that a test kills the primary.
 pub fn kills() -> usize {
-    let count = std::env::var("SEAWALL_FAILOVERS").ok();
+    let count = std::env::var("TEST_FAILOVERS").ok();
     count.map_or(KILLS, |count| {
-        count.parse().expect("SEAWALL_FAILOVERS is a number")
+        count.parse().expect("TEST_FAILOVERS is a number")
     })
 }
 

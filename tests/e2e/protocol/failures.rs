@@ -391,8 +391,8 @@ async fn an_operation_over_the_limit_of_operations_in_flight_waits_and_then_gets
 }
 
 /// The error of an operation that finds the wait queue full is delayed. The operation returns its
-/// permit before, so the next operation finds the queue full too. Otherwise, the next operation
-/// would wait for a permit.
+/// permit before the delay, so the next operation finds the queue full too. Otherwise, the next
+/// operation would wait for a permit.
 #[tokio::test]
 async fn an_operation_that_got_no_connection_holds_no_permit_while_its_error_is_delayed() {
     let toml = "limits.max_in_flight_operations = 3\npool.max_pool_size = 1\n\
