@@ -242,8 +242,8 @@ impl<'a> Observation<'a> {
         self.record.code = Some(code);
     }
 
-    /// Adds the bytes that were sent to the client, and the documents of the server's reply. The
-    /// documents count even if the client wants no reply and no bytes were sent.
+    /// Adds the bytes of the reply to the client, and the documents of the server's reply. The
+    /// bytes are 0 if the client wants no reply; the documents count even then.
     pub(crate) fn add_reply(&mut self, bytes: usize, documents: u64) {
         self.record.reply_bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
         self.record.documents += documents;

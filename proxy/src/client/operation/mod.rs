@@ -180,8 +180,8 @@ impl Operation<'_> {
                 return end_of_attempt(ended);
             }
             Err(failure) => {
-                // The error may be delayed for seconds, and the operation needs no permit for this
-                // time.
+                // The error may be delayed for seconds, and the operation needs no permit during
+                // this time.
                 drop(permit);
                 let refused = Box::pin(self.refuse(end, failure, observation)).await;
                 self.note_end_of_transaction();
