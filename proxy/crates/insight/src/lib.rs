@@ -38,8 +38,13 @@ use seawall_locks::{Mutex, MutexGuard};
 use seawall_stats::{Against, Gauges, Label, Names, Period};
 
 use self::{
-    annotations::Annotations, baseline::spans, cadence::Cadence, stalls::Stalls, store::Store,
-    storms::Storms, tiers::MAX_GAP_SECONDS,
+    annotations::Annotations,
+    baseline::spans,
+    cadence::Cadence,
+    stalls::Stalls,
+    store::{Store, StoredHistory},
+    storms::Storms,
+    tiers::MAX_GAP_SECONDS,
 };
 pub use self::{
     annotations::{Annotation, AnnotationKind, MAX_ANNOTATION_BYTES},
@@ -194,7 +199,8 @@ impl Insight {
         let (mut store, mut unwritten) = (None, None);
         let mut annotations = Annotations::default();
         if let Some(directory) = settings.directory.filter(|_| settings.is_on) {
-            let (opened, found) = Store::open(directory)?;
+            let (mut opened, found) = Store::open(directory)?;
+            copy_if_clock_is_behind(&mut opened, &found, seconds(now));
             if let Some(aside) = found.put_aside {
                 tracing::warn!(file = %aside.display(), "history file renamed because it could not be read");
             }
@@ -603,6 +609,22 @@ fn described(change: &Change) -> Option<String> {
             ..
         } => Some(format!("{kind}{ratio}: {command} {db}.{collection} {text}")),
         _ => Some(format!("{kind}{ratio}: all operations")),
+    }
+}
+
+/// Copies the file if its latest step is more than a minute in the future: the clock may be behind
+/// until it is synchronized, and the next write to the file removes all steps in the future.
+fn copy_if_clock_is_behind(store: &mut Store, found: &StoredHistory, now: u64) {
+    let starts = found.frames.iter().map(|frame| frame.start);
+    let Some(latest) = starts.max().filter(|latest| *latest > now + 60) else {
+        return;
+    };
+    match store.copy(latest) {
+        Ok(copy) => tracing::warn!(
+            file = %copy.display(),
+            "history file copied because its latest steps are in the future"
+        ),
+        Err(error) => tracing::warn!(%error, "could not copy the history file"),
     }
 }
 

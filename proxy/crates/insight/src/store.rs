@@ -215,6 +215,22 @@ impl Store {
         Ok(Some((store, found)))
     }
 
+    /// Copies the file to a file beside it, whose name ends with `suffix`, and returns its path.
+    ///
+    /// # Errors
+    /// If the copy fails, for example because the disk is full, or if the file cannot be opened
+    /// again.
+    pub(super) fn copy(&mut self, suffix: u64) -> Result<PathBuf, StoreError> {
+        drop(self.database.take());
+        let copy = self.path.with_file_name(format!("{FILE}.{suffix}"));
+        let copied = fs::copy(&self.path, &copy);
+        self.database = Some(Self::open_database(&self.path)?);
+        match copied {
+            Ok(_) => Ok(copy),
+            Err(source) => Err(StoreError::Io { path: copy, source }),
+        }
+    }
+
     /// Writes all changes of the history that `delta` contains, in one transaction.
     ///
     /// # Errors

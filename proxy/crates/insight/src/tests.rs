@@ -271,6 +271,52 @@ fn after_the_clock_was_set_back_each_second_has_only_its_own_figures() {
     }
 }
 
+/// The clock of a machine may be wrong until it is synchronized.
+#[test]
+fn a_start_with_a_clock_that_is_behind_copies_the_history_file() {
+    let directory = format!("seawall-insight-behind-{}", std::process::id());
+    let directory = std::env::temp_dir().join(directory);
+    let clock = TestClock::at(NOW);
+    let open = || {
+        let settings = InsightSettings {
+            is_on: true,
+            directory: Some(&directory),
+            max_bytes: 64 << 20,
+            max_shapes: 200,
+        };
+        Insight::open(settings, clock.clock()).unwrap()
+    };
+    let files = || {
+        let files = std::fs::read_dir(&directory).unwrap();
+        let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let has_first_second = |insight: &Insight| insight.history.lock().has_second(NOW);
+    let history = open();
+    let first = Second {
+        series: second(NOW),
+        ..Second::default()
+    };
+    history.add(first, UNIX_EPOCH + Duration::from_secs(NOW + 1));
+    history.close();
+    drop(history);
+    // The clock is right, or behind by one minute, or by an hour.
+    for (behind, copies) in [(0, 0), (60, 0), (3_600, 1)] {
+        clock.0.store(NOW - behind, Ordering::Relaxed);
+        drop(open());
+        assert_eq!(files().len(), 1 + copies, "{behind} {:?}", files());
+    }
+    // Seawall removes the steps in the future.
+    open().close();
+    clock.0.store(NOW, Ordering::Relaxed);
+    assert!(!has_first_second(&open()));
+    let copy = directory.join(format!("history.redb.{NOW}"));
+    std::fs::rename(copy, directory.join("history.redb")).unwrap();
+    assert!(has_first_second(&open()));
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
 #[test]
 fn a_restart_within_one_second_does_not_lose_the_figures_of_that_second() {
     let directory = format!("seawall-insight-restart-{}", std::process::id());
