@@ -499,3 +499,23 @@ fn has_lost_login(identity: &Identity, peer: Option<IpAddr>) -> bool {
         IdentityStatus::Refused => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The size of the future that a function returns.
+    fn future_size<'a, F>(
+        _: impl FnOnce(&'a mut Client, Handshake, &'a Command<'a>, ReplyTo, Instant) -> F,
+    ) -> usize {
+        size_of::<F>()
+    }
+
+    /// Each client that logs in needs memory for this future, and thousands of clients may log in
+    /// at the same time.
+    #[test]
+    fn the_future_of_a_handshake_command_has_at_most_3_kib() {
+        let bytes = future_size(Client::serve_handshake);
+        assert!(bytes <= 3 * 1024, "{bytes}");
+    }
+}

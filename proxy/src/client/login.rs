@@ -220,8 +220,8 @@ impl SaslConversation {
                     ..
                 } = start;
                 let (carried, server_first) = {
-                    let starting = pin!(first_login.start(mechanism, client_first, &payload));
-                    context.unless_gone(starting).await?
+                    let starting = first_login.start(mechanism, client_first, &payload);
+                    context.unless_gone(Box::pin(starting).as_mut()).await?
                 };
                 let login = Self {
                     mechanism,
@@ -400,8 +400,9 @@ impl SaslConversation {
             }
             KeySource::Configuration(keys) => {
                 let request = context.key_request(user, mechanism);
-                let logging_in = pin!(credentials.log_in_with_keys(&request, client_key, keys));
-                let known = context.client.unless_gone(logging_in).await;
+                let logging_in = credentials.log_in_with_keys(&request, client_key, keys);
+                let mut logging_in = Box::pin(logging_in);
+                let known = context.client.unless_gone(logging_in.as_mut()).await;
                 known.ok_or(LoginError::Gone { is_ok: Some(true) })??
             }
         };
@@ -420,7 +421,7 @@ impl SaslConversation {
         carried: Carried,
         payload: &[u8],
     ) -> Result<(Arc<Identity>, Secret), LoginError> {
-        let (known, server_final) = match carried.finish(payload).await {
+        let (known, server_final) = match Box::pin(carried.finish(payload)).await {
             Ok(finished) => finished,
             Err(error) => return Err(context.delay_refused(user, error).await),
         };

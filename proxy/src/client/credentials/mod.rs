@@ -307,6 +307,16 @@ impl Credentials {
         {
             return Ok(Obtained::Known(known));
         }
+        // The future is boxed, because each client that logs in would need memory for it, and most
+        // users are known.
+        Box::pin(self.obtain_unknown(request)).await
+    }
+
+    /// Like [`Self::obtain`], for a user that is not known.
+    async fn obtain_unknown(
+        self: &Arc<Self>,
+        request: &KeyRequest<'_>,
+    ) -> Result<Obtained, CredentialError> {
         match self.decided_mode().await {
             CredentialMode::Own => self.first_login(request).await,
             CredentialMode::Lookup => self.look_up(request).await.map(Obtained::Known),
@@ -368,7 +378,7 @@ impl Credentials {
         let now = Instant::now();
         let has_waited = now.saturating_duration_since(began) >= FRESH_FOR;
         if has_waited && !checked.is_fresh(now) {
-            drop(self.freshened(user, DOUBTED_LIMIT).await);
+            drop(Box::pin(self.freshened(user, DOUBTED_LIMIT)).await);
         }
     }
 
@@ -590,7 +600,8 @@ impl Credentials {
             Some(_) => KNOWN_QUESTION_LIMIT,
             None => QUESTION_LIMIT,
         };
-        let asked = timeout(limit, self.ask_mechanisms(user, sharer)).await;
+        let asking = Box::pin(self.ask_mechanisms(user, sharer));
+        let asked = timeout(limit, asking).await;
         let asked = asked.unwrap_or(Err(CredentialError::Unavailable));
         let Ok(mechanisms) = asked else {
             return last.ok_or(CredentialError::Unavailable);
