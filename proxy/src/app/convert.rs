@@ -125,56 +125,74 @@ const OTHER_DESCRIPTORS: u64 = 450;
 /// descriptors is too low.
 pub(super) fn clients_in_effect(settings: &config::Settings) -> usize {
     let wanted = settings.listen.max_client_connections.get();
-    room_for_clients(settings).map_or(wanted, |(room, _)| room.min(wanted))
+    room_for_clients(settings).map_or(wanted, |room| room.clients.min(wanted))
 }
 
-/// The problem of a configuration whose server connections may need all file descriptors. Seawall
+/// The problem of a configuration whose other connections may need all file descriptors. Seawall
 /// would run with it, but refuse all clients.
 pub(crate) fn descriptor_problem(settings: &config::Settings) -> Option<String> {
-    let (room, allowed) = room_for_clients(settings)?;
+    let room = room_for_clients(settings)?;
     let servers = settings.pool.max_server_connections;
-    (room == 0).then(|| {
+    (room.clients == 0).then(|| {
         format!(
             "pool.max_server_connections: {servers} leaves no file descriptors for clients: the \
-             limit is {allowed}, and {OTHER_DESCRIPTORS} are reserved for other uses"
+             limit of this process is {}, and {} are reserved for other uses; raise the limit, or \
+             lower the value",
+            room.allowed, room.reserved
         )
     })
 }
 
-/// Returns the maximum number of clients that the limit of descriptors allows, and the limit of
-/// descriptors. `None` if there is no limit. Assumes that there is only one server, and that no
-/// client is relayed because of `auth.other_mechanisms`.
-fn room_for_clients(settings: &config::Settings) -> Option<(usize, u64)> {
+/// The file descriptors of the process.
+struct Descriptors {
+    /// The limit of descriptors.
+    allowed: u64,
+    /// Number of descriptors that are neither for clients nor for pooled server connections.
+    reserved: u64,
+    /// Maximum number of clients that the limit allows.
+    clients: usize,
+}
+
+/// Returns how the descriptors are shared. `None` if there is no limit. Assumes that there is only
+/// one server, and that no client is relayed because of `auth.other_mechanisms`.
+fn room_for_clients(settings: &config::Settings) -> Option<Descriptors> {
     let allowed = raise_descriptor_limit()?;
-    let servers = settings.pool.max_server_connections.get();
     let accepts =
         |listener: &config::Listener| listener.proxy_protocol == config::ProxyProtocol::Accept;
     let waiting = match settings.listeners().iter().any(accepts) {
-        true => MAX_WAITING,
+        true => u64::try_from(MAX_WAITING).unwrap_or(u64::MAX),
         false => 0,
     };
-    let others = OTHER_DESCRIPTORS + u64::try_from(servers + waiting).unwrap_or(u64::MAX);
+    let reserved = OTHER_DESCRIPTORS.saturating_add(waiting);
+    let servers = u64::try_from(settings.pool.max_server_connections.get()).unwrap_or(u64::MAX);
     let each = match settings.deployment.mode {
         config::Mode::Pooled => 1,
         // A relayed client needs a second descriptor, for its server connection.
         config::Mode::Relay => 2,
     };
-    let room = allowed.saturating_sub(others) / each;
-    Some((usize::try_from(room).unwrap_or(usize::MAX), allowed))
+    let room = allowed.saturating_sub(reserved.saturating_add(servers)) / each;
+    Some(Descriptors {
+        allowed,
+        reserved,
+        clients: usize::try_from(room).unwrap_or(usize::MAX),
+    })
 }
 
 /// Returns the same number as [`clients_in_effect`]. Also logs whether the limit of descriptors is
 /// high enough for the configured number of clients. If there is no limit, logs nothing.
 fn max_clients(settings: &config::Settings) -> usize {
     let wanted = settings.listen.max_client_connections.get();
-    let Some((room, allowed)) = room_for_clients(settings) else {
+    let Some(Descriptors {
+        allowed, clients, ..
+    }) = room_for_clients(settings)
+    else {
         return wanted;
     };
-    if room < wanted {
+    if clients < wanted {
         tracing::warn!(
             descriptors = allowed,
             wanted,
-            allowed_clients = room,
+            allowed_clients = clients,
             "descriptor limit is too low for the configured number of clients"
         );
     } else {
@@ -185,7 +203,7 @@ fn max_clients(settings: &config::Settings) -> usize {
             "descriptor limit is sufficient"
         );
     }
-    room.min(wanted)
+    clients.min(wanted)
 }
 
 pub(super) fn topology_settings(settings: &config::Settings) -> topology::TopologySettings {

@@ -242,6 +242,9 @@ impl App {
         for problem in tls_problems(new) {
             found.add(problem);
         }
+        if let Some(problem) = convert::descriptor_problem(new) {
+            found.add(problem);
+        }
         if new.deployment.uri == running.deployment.uri {
             let has_account = self.has_service_account;
             let credentials = convert::credential_settings(&new.auth, &new.limits, has_account);
