@@ -539,8 +539,8 @@ impl Insight {
     /// The kept stalls that overlap with `period` (its start and its end), the latest first;
     /// without a period, all kept stalls. Also returns the best series of recurring stalls of each
     /// server. If no server has a series that still recurs, the series of the whole deployment can
-    /// be added. Only series with a stall in the period are returned. Stalls that began after the
-    /// period are ignored.
+    /// be added. Only series with a stall in the period are returned, and series that still recur
+    /// if the period includes the present. Stalls that began after the period are ignored.
     pub fn stalls(
         &self,
         period: Option<(SystemTime, SystemTime)>,

@@ -139,8 +139,8 @@ impl Report {
         if let Some(most) = objectives.p99_ms {
             match self.judged_p99_ms {
                 None => missed.push(format!(
-                    "p99 unknown, because too many operations failed or were not sent, expected at \
-                     most {most:.1} ms"
+                    "p99 unknown, because there were no operations, or too many failed or were not \
+                     sent, expected at most {most:.1} ms"
                 )),
                 Some(p99) if p99 > most => {
                     missed.push(format!("p99 {p99:.1} ms, expected at most {most:.1} ms"));

@@ -562,7 +562,7 @@ impl Conductor {
     fn end(&mut self, done: Done) {
         self.in_flight -= 1;
         self.ended += 1;
-        self.last_reply = done.sent_at + done.duration;
+        self.last_reply = Instant::now();
         let Some(entry) = self.operations.get_mut(&done.operation) else {
             return;
         };

@@ -114,18 +114,19 @@ pub(crate) fn names(names: &[Named]) -> String {
 }
 
 /// The state of the pulse (the sampling of `serverStatus`), recurring stalls, and a table of
-/// stalls. If there are no stalls at all, one line replaces the last two: `no stall`, then `since`.
+/// stalls. If there are no stalls, a line replaces the table: `no stall`, then `since`. Recurring
+/// stalls may be current although the period has no stall.
 pub(crate) fn stalls(stalls: &Stalls, since: &str) -> Vec<String> {
     let mut lines = vec![format!(
         "pulse (samples of serverStatus): {}",
         pulse(&stalls.pulse)
     )];
-    if stalls.episodes.is_empty() && stalls.recurring.is_empty() {
+    let again = stalls.recurring.iter();
+    lines.extend(again.map(recurs));
+    if stalls.episodes.is_empty() {
         lines.push(format!("no stall{since}"));
         return lines;
     }
-    let again = stalls.recurring.iter();
-    lines.extend(again.map(recurs));
     let row = |episode: &Episode| {
         vec![
             moment(episode.started_at),
