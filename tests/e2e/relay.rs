@@ -626,6 +626,16 @@ async fn settings_can_allow_relayed_logins_with_a_mechanism_that_seawall_does_no
     assert!(hello.is_ok());
     let refused = client.command("admin", plain(b"wrong")).await.unwrap();
     assert_eq!(refused.code(), Some(18), "{}", refused.body);
+    // Seawall itself checks SCRAM logins, so the relay does not pass them.
+    let scram =
+        doc! {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": binary(b"n,,n=app,r=nonce")};
+    let refused = client.command("admin", scram).await.unwrap();
+    assert_eq!(
+        refused.code(),
+        Some(MECHANISM_UNAVAILABLE),
+        "{}",
+        refused.body
+    );
     // At most one relayed connection is allowed. This client already has it, so the client may try
     // to log in again.
     client.expect_ok("admin", plain(b"secret")).await;

@@ -8,6 +8,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
+use super::guard::Relayed;
 use crate::{
     client::{LoginDue, Shared},
     limits::{Eviction, HandshakePermit, MonitorPermit},
@@ -20,6 +21,7 @@ pub(super) struct Admission<'a> {
     sharer: Sharer,
     eviction: Eviction,
     requires_login: bool,
+    relayed: Relayed,
     /// True after the first hello of the connection. Only the first hello can make the client count
     /// as a monitor.
     has_greeted: bool,
@@ -36,22 +38,23 @@ pub(super) struct Admission<'a> {
 impl<'a> Admission<'a> {
     /// Creates the admission of a client that has not logged in. `due` has the client's deadline
     /// and permit. If `due` is `None`, a new deadline begins. If the server requires no login, the
-    /// client has no deadline. `has_greeted` is true if the client may have sent a hello before it
-    /// was relayed.
+    /// client has no deadline. A client that is relayed because of its mechanism may have sent a
+    /// hello before it was relayed.
     pub(super) fn new(
         shared: &'a Shared,
         sharer: Sharer,
         eviction: Eviction,
         due: Option<LoginDue>,
         requires_login: bool,
-        has_greeted: bool,
+        relayed: Relayed,
     ) -> Self {
         let mut admission = Self {
             shared,
             sharer,
             eviction,
             requires_login,
-            has_greeted,
+            relayed,
+            has_greeted: matches!(relayed, Relayed::OtherMechanisms),
             handshake: None,
             monitor: None,
             deadline: watch::Sender::new(None),
@@ -65,6 +68,11 @@ impl<'a> Admission<'a> {
             (true, None) => admission.require_login(),
         }
         admission
+    }
+
+    /// The clients that the relay serves.
+    pub(super) fn relayed(&self) -> Relayed {
+        self.relayed
     }
 
     /// True if the server requires a login.

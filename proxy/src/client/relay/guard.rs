@@ -1,6 +1,7 @@
 //! Decides from the bytes of a request if the request may pass a relay.
 
 use crate::client::own_reply::requires_authentication;
+use seawall_auth::Mechanism;
 use seawall_command::{
     Class, Command, ErrorReply, Handshake, MECHANISM_UNAVAILABLE, UNAUTHORIZED, table,
 };
@@ -34,19 +35,45 @@ pub(super) fn is_ambiguous(query: &[u8]) -> bool {
     inner.is_none_or(|inner| inner.name.starts_with(b"$") || inner.name == b"query")
 }
 
+/// The clients that a relay serves. They determine the mechanisms that the relay refuses.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Relayed {
+    /// All clients (`deployment.mode = "relay"`). X.509 is refused.
+    All,
+    /// Clients that are relayed because of their mechanism (`auth.other_mechanisms`). SCRAM is also
+    /// refused, because Seawall itself checks SCRAM logins: with the limits for logins, the
+    /// configured users, and the addresses that the user's `authenticationRestrictions` allow. The
+    /// server would see only Seawall's address.
+    OtherMechanisms,
+}
+
+impl Relayed {
+    fn refuses(self, mechanism: &str) -> bool {
+        let is_scram = || Mechanism::ALL.iter().any(|scram| scram.name() == mechanism);
+        match self {
+            Self::All => mechanism == X509,
+            Self::OtherMechanisms => mechanism == X509 || is_scram(),
+        }
+    }
+}
+
 /// Returns the error reply for a command that must not reach the server; `None` if the command may
 /// pass.
-pub(super) fn refusal(command: &Command<'_>, has_to_log_in: bool) -> Option<ErrorReply> {
-    let is_x509 = match command.class {
+pub(super) fn refusal(
+    command: &Command<'_>,
+    has_to_log_in: bool,
+    relayed: Relayed,
+) -> Option<ErrorReply> {
+    let is_refused = match command.class {
         Class::Handshake(Handshake::Authenticate) => true,
-        Class::Handshake(Handshake::SaslStart) => may_be_x509(command.body),
+        Class::Handshake(Handshake::SaslStart) => may_be_refused(command.body, relayed),
         Class::Handshake(Handshake::Hello | Handshake::LegacyHello) => {
-            speculates_x509(command.body)
+            speculates_refused(command.body, relayed)
         }
         _ => false,
     };
-    if is_x509 {
-        let message = "MONGODB-X509 is not available through a relay";
+    if is_refused {
+        let message = "this mechanism is not available through a relay";
         return Some(ErrorReply::new(MECHANISM_UNAVAILABLE, message));
     }
     if has_to_log_in && !command.spec.passes_relay_before_login {
@@ -59,17 +86,20 @@ pub(super) fn refusal(command: &Command<'_>, has_to_log_in: bool) -> Option<Erro
     None
 }
 
-/// True if a server might read X.509 as the mechanism of a `saslStart`. Also true if the mechanism
-/// is not a string, or if only one of several `mechanism` fields is X.509. A server might accept
-/// such a command.
-fn may_be_x509(start: &[u8]) -> bool {
+/// True if a server might read a refused mechanism in a `saslStart`. Also true if the mechanism is
+/// not a string, or if only one of several `mechanism` fields is a refused one. A server might
+/// accept such a command.
+fn may_be_refused(start: &[u8], relayed: Relayed) -> bool {
     let elements = Elements::of(start).map_while(Result::ok);
     let mut named = elements.filter(|element| element.name == b"mechanism");
-    named.any(|element| element.value.as_str().is_none_or(|name| name == X509))
+    named.any(|element| {
+        let name = element.value.as_str();
+        name.is_none_or(|name| relayed.refuses(name))
+    })
 }
 
-/// True if the `speculativeAuthenticate` of a hello might be a login with X.509.
-fn speculates_x509(hello: &[u8]) -> bool {
+/// True if the `speculativeAuthenticate` of a hello might be a login with a refused mechanism.
+fn speculates_refused(hello: &[u8], relayed: Relayed) -> bool {
     let elements = Elements::of(hello).map_while(Result::ok);
     let mut starts = elements.filter(|element| element.name == b"speculativeAuthenticate");
     starts.any(|start| {
@@ -77,7 +107,7 @@ fn speculates_x509(hello: &[u8]) -> bool {
             return true;
         };
         let mut fields = Elements::of(start).map_while(Result::ok);
-        may_be_x509(start)
+        may_be_refused(start, relayed)
             || fields.any(|field| {
                 table::find(field.name).class == Class::Handshake(Handshake::Authenticate)
             })
@@ -86,14 +116,40 @@ fn speculates_x509(hello: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bson::{Document, doc};
+    use bson::{Document, doc, rawdoc};
 
     use super::*;
 
     fn refused(body: Document, has_to_log_in: bool) -> Option<i32> {
         let bytes = body.to_vec().unwrap();
         let command = Command::inspect_legacy(&bytes, "admin").unwrap();
-        refusal(&command, has_to_log_in).map(|error| error.code)
+        refusal(&command, has_to_log_in, Relayed::All).map(|error| error.code)
+    }
+
+    /// Seawall itself checks SCRAM logins, also whether the user may log in from the client's
+    /// address.
+    #[test]
+    fn a_client_that_is_relayed_because_of_its_mechanism_cannot_log_in_with_scram() {
+        for name in ["SCRAM-SHA-1", "SCRAM-SHA-256", "PLAIN"] {
+            let start = doc! {"saslStart": 1, "mechanism": name};
+            for login in [
+                start.clone(),
+                doc! {"hello": 1, "speculativeAuthenticate": start.clone()},
+            ] {
+                let bytes = login.to_vec().unwrap();
+                let command = Command::inspect_legacy(&bytes, "admin").unwrap();
+                let is_refused = |relayed| refusal(&command, true, relayed).is_some();
+                assert!(!is_refused(Relayed::All), "{login}");
+                assert_eq!(
+                    is_refused(Relayed::OtherMechanisms),
+                    name != "PLAIN",
+                    "{login}"
+                );
+            }
+        }
+        let twice = rawdoc! {"saslStart": 1, "mechanism": "PLAIN", "mechanism": "SCRAM-SHA-1"};
+        let command = Command::inspect_legacy(twice.as_bytes(), "admin").unwrap();
+        assert!(refusal(&command, true, Relayed::OtherMechanisms).is_some());
     }
 
     /// A relayed client has a server connection of its own, to which Seawall passes its bytes.
@@ -143,7 +199,8 @@ mod tests {
             let body = doc! {name: 1, "$db": "admin"}.to_vec().unwrap();
             let command = Command::inspect(&body).unwrap();
             for has_to_log_in in [false, true] {
-                let refused = refusal(&command, has_to_log_in).map(|error| error.code);
+                let refused = refusal(&command, has_to_log_in, Relayed::All);
+                let refused = refused.map(|error| error.code);
                 assert_eq!(refused, Some(UNAUTHORIZED), "{name} {has_to_log_in}");
             }
         }
@@ -151,7 +208,7 @@ mod tests {
         let body = doc! {"find": "$c", "$readPreference": {"mode": "primary"}, "$db": "admin"};
         let bytes = body.to_vec().unwrap();
         let command = Command::inspect(&bytes).unwrap();
-        assert!(refusal(&command, false).is_none());
+        assert!(refusal(&command, false, Relayed::All).is_none());
     }
 
     #[test]

@@ -57,6 +57,7 @@ use seawall_wire::{HEADER_BYTES, OpCode};
 use self::{
     admission::Admission,
     directions::{LEAVE_LIMIT, Relay},
+    guard::Relayed,
     target::{destination, is_on_this_host, relay_server_changed},
 };
 pub(super) use self::{
@@ -329,7 +330,10 @@ pub(super) async fn relay(shared: &Arc<Shared>, relayed: RelayedClient, target: 
         eviction,
         handshake,
         requires_authentication,
-        first.is_some(),
+        match first {
+            Some(_) => Relayed::OtherMechanisms,
+            None => Relayed::All,
+        },
     );
     let relay = Relay::new(shared, &connected, counted.index(), admission);
     let login_overdue = relay.login_overdue();

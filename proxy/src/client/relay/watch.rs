@@ -315,7 +315,7 @@ impl<'a> Watch<'a> {
     /// Seawall must close the client connection. The error is the reason.
     fn refusal(&mut self, command: &Command<'_>) -> Result<Option<ErrorReply>, &'static str> {
         let has_to_log_in = self.has_to_log_in();
-        let refusal = guard::refusal(command, has_to_log_in);
+        let refusal = guard::refusal(command, has_to_log_in, self.admission.relayed());
         if refusal.is_some() || !has_to_log_in {
             return Ok(refusal);
         }
