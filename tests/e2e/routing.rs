@@ -170,7 +170,7 @@ fn things(client: &Client, db: &str) -> Collection<Document> {
 /// covers all documents.
 ///
 /// The function does not use the official driver: to this driver, Seawall is a router, and the
-/// driver sends tag sets to routers in the field `tagSets`, which no server knows.
+/// driver sends tag sets to routers in the field `tagSets` instead of `tags`.
 async fn read(client: &mut RawClient, db: &str, preference: &Document, comment: &str) {
     for n in 0..READS {
         let group = doc! {"$group": {"_id": null, "n": {"$sum": 1}}};
@@ -226,6 +226,11 @@ async fn each_read_preference_uses_the_members_that_the_server_selection_specifi
             &[1, 2],
         ),
         (doc! {"mode": "secondary", "tags": [{"dc": "east"}]}, &[1]),
+        // The Rust driver sends tag sets to routers in this field, which servers ignore.
+        (
+            doc! {"mode": "secondary", "tagSets": [{"dc": "east"}]},
+            &[1],
+        ),
         (
             doc! {"mode": "secondary", "tags": [{"dc": "north"}, {"dc": "west"}]},
             &[2],

@@ -80,6 +80,8 @@ impl ReadPreference {
     };
 
     /// Decodes a `$readPreference` document of at most 4 KiB. Unknown fields (`hedge`) are ignored.
+    /// The Rust driver sends the tag sets to routers in a field `tagSets`, which servers ignore.
+    /// This field is used if there is no field `tags`.
     ///
     /// # Errors
     /// See [`ReadPreferenceError`]. Servers reply to an invalid read preference with the error 2
@@ -89,11 +91,17 @@ impl ReadPreference {
             return Err(ReadPreferenceError::TooLarge);
         }
         let mut mode = None;
+        let mut of_rust_driver = None;
+        let mut has_tags = false;
         let mut parsed = Self::PRIMARY;
         for element in Elements::of(document).filter_map(Result::ok) {
             match element.name {
                 b"mode" => mode = Some(parse_mode(element.value)?),
-                b"tags" => parsed.tag_sets = parse_tag_sets(element.value)?,
+                b"tags" => {
+                    parsed.tag_sets = parse_tag_sets(element.value)?;
+                    has_tags = true;
+                }
+                b"tagSets" => of_rust_driver = parse_tag_sets(element.value).ok(),
                 b"maxStalenessSeconds" => parsed.max_staleness = parse_staleness(element.value)?,
                 _ => {}
             }
@@ -103,6 +111,12 @@ impl ReadPreference {
             parsed.max_staleness.is_some() || parsed.tag_sets.iter().any(|tags| !tags.is_empty());
         if parsed.mode == Mode::Primary && is_conditional {
             return Err(ReadPreferenceError::PrimaryWithCondition);
+        }
+        if let Some(tag_sets) = of_rust_driver
+            && !has_tags
+            && parsed.mode != Mode::Primary
+        {
+            parsed.tag_sets = tag_sets;
         }
         Ok(parsed)
     }
@@ -195,6 +209,26 @@ mod tests {
             parse(doc! {"mode": "primary", "tags": [{}]}).unwrap().mode,
             Mode::Primary
         );
+    }
+
+    /// The Rust driver calls the tag sets `tagSets`. Servers ignore this field.
+    #[test]
+    fn the_field_tag_sets_of_the_rust_driver_is_used_if_there_is_no_field_tags() {
+        let east = || doc! {"dc": "east"};
+        let only = parse(doc! {"mode": "nearest", "tagSets": [east()]}).unwrap();
+        assert_eq!(only.tag_sets, [[("dc".into(), "east".into())]]);
+        for both in [
+            doc! {"mode": "nearest", "tagSets": [east()], "tags": [{}]},
+            doc! {"mode": "nearest", "tags": [{}], "tagSets": [east()]},
+        ] {
+            assert_eq!(parse(both).unwrap().tag_sets, [[]]);
+        }
+        for ignored in [
+            doc! {"mode": "primary", "tagSets": [east()]},
+            doc! {"mode": "nearest", "tagSets": 1},
+        ] {
+            assert!(parse(ignored).unwrap().tag_sets.is_empty());
+        }
     }
 
     #[test]
