@@ -9,7 +9,7 @@ use seawall_tests::{
     crowd,
     eventually::eventually,
     mongod::{NewUser, RunCommand, create_user, shared_replica_set, unique_name},
-    raw::{KeyCache, Mechanism, RawClient, RawReply, Start},
+    raw::{KeyCache, Mechanism, OpMsg, RawClient, RawReply, Start},
     seawall::Seawall,
 };
 use tokio::task::JoinSet;
@@ -226,6 +226,25 @@ async fn a_restriction_that_is_added_after_a_login_applies_to_later_logins_and_c
     assert!(outcome.is_authenticated());
     let status = || doc! { "seawall": "status" };
     assert!(outside.command("admin", status()).await.unwrap().is_ok());
+    // This client waits for data while the restriction is added.
+    let mut waiting = connect_from(&seawall, [127, 0, 0, 2]).await;
+    let outcome = waiting.login(&user.login()).await.unwrap();
+    assert!(outcome.is_authenticated());
+    let capped = doc! { "create": "events", "capped": true, "size": 4096 };
+    let insert = doc! { "insert": "events", "documents": [{}] };
+    for command in [capped, insert] {
+        waiting.expect_ok(&name, command).await;
+    }
+    let tail = doc! { "find": "events", "tailable": true, "awaitData": true };
+    let opened = waiting.command(&name, tail).await.unwrap();
+    let cursor = opened.body.get_document("cursor").unwrap();
+    let more = doc! {
+        "getMore": cursor.get_i64("id").unwrap(),
+        "collection": "events",
+        "maxTimeMS": 600_000,
+        "$db": &name,
+    };
+    waiting.send(&OpMsg::new(more)).await.unwrap();
     let port = server().await.address().port();
     let mut direct = RawClient::new(connection_to(port, [127, 0, 0, 2]).await);
     let outcome = direct.login(&user.login()).await.unwrap();
@@ -243,6 +262,8 @@ async fn a_restriction_that_is_added_after_a_login_applies_to_later_logins_and_c
     }
     let refused = outside.command("admin", status()).await.unwrap();
     assert_eq!(refused.code(), Some(13), "{refused:?}");
+    let ended = waiting.read_reply().await.unwrap();
+    assert_eq!(ended.code(), Some(13), "{ended:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -214,6 +214,12 @@ impl Operation<'_> {
     ) -> AttemptEnd {
         let mut empty = None;
         loop {
+            // The client may lose its login during a slice.
+            if empty.is_some()
+                && let Some(ended) = self.check_identity(end).await
+            {
+                return ended;
+            }
             let next = {
                 let next = pin!(self.next_slice(wait, empty.is_some(), observation));
                 end.unless_gone(next).await
