@@ -93,7 +93,10 @@ function showReport(page) {
       charts(page),
       section("Heat map", ...heatmap(page)),
       section("Shapes", ...shapes(page, heaviest)),
-      section("Storms", ...orNote(report.storms.storms.map(storm), none("No storm in this period"))),
+      section(
+        "Storms",
+        ...orNote(report.storms.storms.map(storm), none("No storm in this period")),
+      ),
       section("Stalls", ...stalls(report.stalls, href, none("No stall in this period"))),
       section(
         `Changes against ${baselineText(report.changes.against)}`,

@@ -313,7 +313,7 @@ impl RunningServerTls {
         // With TLS, servers are verified: see `ServerTlsFiles::read`.
         if deployment.sends_password() && files.is_none() {
             tracing::warn!(
-                "PLAIN sends the password of the service account to servers that are not verified"
+                "TLS is off: PLAIN sends the password of the service account unencrypted"
             );
         }
         let mut combined = deployment.clone();

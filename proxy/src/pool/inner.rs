@@ -31,8 +31,9 @@ use crate::observe::CloseReason;
 use seawall_auth::{Identity, IdentityId};
 use seawall_transport::connection::{Connection, Generation};
 
-/// Maximum number of users for which [`Inner::tick`] establishes connections in one call. During
-/// the call, the pool is locked.
+/// Maximum number of users for which one call of [`Inner::tick`] requests new connections. The
+/// number is limited, because the pool is locked during the call. The connections are established
+/// after it.
 const MAX_USERS_GROWN: usize = 64;
 
 /// The result of [`Inner::check_out`].

@@ -111,7 +111,7 @@ impl Schedule {
     }
 
     /// Adds the next operation of the capture. If `due` is earlier than the due time of the
-    /// previous operation, both operations are due at the same time.
+    /// previous operation, this operation becomes due together with the previous one.
     pub(crate) fn push(&mut self, operation: OperationId, due: Duration, lanes: Vec<Lane>) {
         let mut entry = Entry {
             barrier: self.ends,

@@ -146,7 +146,8 @@ impl<'a> Relay<'a> {
         let has_to_end = wear.iter().any(Wear::is_worn_out) && self.activity().is_some();
         if has_to_end {
             tracing::debug!(
-                "closing the connection of a relayed client: TLS 1.2 keys are worn out"
+                "closing the connection of a relayed client: a TLS 1.2 connection has almost \
+                 reached its maximum number of records"
             );
         }
         has_to_end

@@ -113,9 +113,9 @@ pub(crate) fn names(names: &[Named]) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
-/// The state of the pulse (the sampling of `serverStatus`), recurring stalls, and a table of
-/// stalls. If there are no stalls, a line replaces the table: `no stall`, then `since`. Recurring
-/// stalls may be current although the period has no stall.
+/// The state of the pulse (the sampling of `serverStatus`), then the recurring stalls, then a table
+/// of the stalls in the requested period. If this period has no stall, the line `no stall`,
+/// followed by `since`, replaces the table. Stalls may still recur although the period has none.
 pub(crate) fn stalls(stalls: &Stalls, since: &str) -> Vec<String> {
     let mut lines = vec![format!(
         "pulse (samples of serverStatus): {}",
