@@ -133,11 +133,16 @@ pub(super) fn clients_in_effect(settings: &config::Settings) -> usize {
 pub(crate) fn descriptor_problem(settings: &config::Settings) -> Option<String> {
     let room = room_for_clients(settings)?;
     let servers = settings.pool.max_server_connections;
+    // If the limit is lower than the reserved number, a lower value does not help.
+    let or_lower = match room.allowed > room.reserved {
+        true => ", or lower the value",
+        false => "",
+    };
     (room.clients == 0).then(|| {
         format!(
             "pool.max_server_connections: {servers} leaves no file descriptors for clients: the \
-             limit of this process is {}, and {} are reserved for other uses; raise the limit, or \
-             lower the value",
+             limit of this process is {}, and {} are reserved for other uses; raise the \
+             limit{or_lower}",
             room.allowed, room.reserved
         )
     })

@@ -43,7 +43,7 @@ pub(super) enum Relayed {
     /// Clients that are relayed because of their mechanism (`auth.other_mechanisms`). SCRAM is also
     /// refused, because Seawall itself checks SCRAM logins: with the limits for logins, the
     /// configured users, and the addresses that the user's `authenticationRestrictions` allow. The
-    /// server would see only Seawall's address.
+    /// server usually sees only Seawall's address.
     OtherMechanisms,
 }
 

@@ -21,6 +21,8 @@
 //!   client on its own host, and Seawall may be on this host. To find out if the server requires a
 //!   login, Seawall asks the server on the same connection.
 //! - MONGODB-X509 never passes, because the server would check Seawall's certificate.
+//! - SCRAM does not pass for clients that are relayed because of their mechanism, because Seawall
+//!   itself checks SCRAM logins.
 //! - A command whose name begins with `$` never passes, because Seawall is not sure how the server
 //!   would read it.
 //! - A command in an `OP_QUERY` passes only if the name of its database is UTF-8, and if Seawall is
