@@ -36,6 +36,6 @@ pub use self::{
     },
     sharer::{Sharer, is_within_share},
     stream::{Stream, Wear, peer_has_left},
-    tls_socket::TlsSocket,
+    tls_socket::{TlsSocket, rustls_error},
     verification::{SetVerifier, verify_chain},
 };

@@ -1,4 +1,4 @@
-//! The socket under a TLS stream.
+//! The socket under a TLS stream, and the errors of such a stream.
 
 use std::{
     io::{self, IoSlice},
@@ -10,12 +10,19 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
 };
+use tokio_rustls::rustls;
 
 /// Maximum number of bytes that a peer may send without completing a record that contains data. An
 /// incomplete record has at most 18,437 bytes (RFC 5246, section 6.2.3). The other bytes are
 /// records without data, such as alerts, session tickets and key updates. When the count begins,
 /// the TLS library may already have up to 18,437 bytes, so it keeps at most about 40 KiB.
 const MAX_BYTES_WITHOUT_DATA: usize = 18_437 + 4_096;
+
+/// The error of the TLS library that is the cause of an I/O error. `None` if the error has another
+/// cause.
+pub fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
+    error.get_ref()?.downcast_ref()
+}
 
 /// A TCP socket under a TLS stream. It counts the bytes that the TLS library has read and that have
 /// not yielded data. The library keeps up to 64 KiB of an incomplete message, and no memory budget

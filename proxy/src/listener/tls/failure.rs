@@ -7,6 +7,7 @@
 
 use std::{io, time::Duration};
 
+use seawall_transport::rustls_error;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, time::timeout};
 use tokio_rustls::rustls::{self, InvalidMessage};
 
@@ -61,10 +62,7 @@ impl NotTls {
     /// version (RFC 8446, section 5.1). For later messages, the same error of rustls means that the
     /// client violates the TLS protocol, so it must not be replaced.
     pub(crate) fn of_first_message(error: io::Error) -> io::Error {
-        let cause = error.get_ref();
-        let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
-        let cause = cause.cloned();
-        match cause {
+        match rustls_error(&error).cloned() {
             Some(
                 cause @ rustls::Error::InvalidMessage(
                     InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion,

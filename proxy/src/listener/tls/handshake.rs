@@ -43,8 +43,7 @@ const MAX_READ_BYTES: usize = 16 * 1024;
 const MAX_FIRST_BYTES: usize = 16 * 1024;
 
 /// Maximum number of bytes that a client may send after its first message until the handshake is
-/// complete. Most of them are the certificates of the client, of which Seawall verifies at most
-/// seven.
+/// complete. Most of them are the certificates of the client. Seawall verifies at most seven.
 const MAX_FURTHER_BYTES: usize = 32 * 1024;
 
 /// Maximum number of bytes that a client sends to refuse Seawall's certificate. A TLS 1.3 alert
@@ -90,9 +89,8 @@ pub(super) async fn accept(
     };
     let session = match begun {
         Ok(session) => session,
-        Err((error, mut alert)) => {
-            // The connection is closed in any case, so the result is not needed.
-            drop(alert.write_all(&mut NonBlocking(&stream)));
+        Err((error, alert)) => {
+            send_alert(alert, &stream);
             return Err(FailedHandshake::new(invalid(error), Some(stream)));
         }
     };
@@ -127,14 +125,18 @@ async fn first_message(stream: &TcpStream) -> io::Result<Accepted> {
         match acceptor.accept() {
             Ok(Some(accepted)) => return Ok(accepted),
             Ok(None) => {}
-            Err((error, mut alert)) => {
-                // The connection is closed in any case, so the result is not needed.
-                drop(alert.write_all(&mut NonBlocking(stream)));
+            Err((error, alert)) => {
+                send_alert(alert, stream);
                 return Err(NotTls::of_first_message(invalid(error)));
             }
         }
     }
     Err(too_large())
+}
+
+fn send_alert(mut alert: AcceptedAlert, stream: &TcpStream) {
+    // The connection is closed in any case, so the result is not needed.
+    drop(alert.write_all(&mut NonBlocking(stream)));
 }
 
 /// Processes the first message: computes keys and a signature.

@@ -110,8 +110,10 @@ impl ProducesTickets for ExpiringSessions {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        let fits = plain.len() <= MAX_TICKET_BYTES;
-        fits.then(|| self.resumption.tickets.encrypt(&self.seal(plain)))?
+        if plain.len() > MAX_TICKET_BYTES {
+            return None;
+        }
+        self.resumption.tickets.encrypt(&self.seal(plain))
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {

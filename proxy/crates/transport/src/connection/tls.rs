@@ -29,7 +29,7 @@ use tokio_rustls::{
 
 use crate::{
     CertificateExpiry, Pem, PemError, SetVerifier, Stream, TlsSocket, authorities, not_after,
-    revocation_lists, sets_by_key, verify_chain,
+    revocation_lists, rustls_error, sets_by_key, verify_chain,
 };
 
 /// Maximum number of stored TLS sessions, as in the default of rustls. rustls keeps up to eight
@@ -389,10 +389,6 @@ pub(super) fn refuses_certificate(error: &io::Error) -> bool {
         Some(rustls::Error::InvalidCertificate(_))
     );
     is_invalid || is_refused_session(error)
-}
-
-fn rustls_error(error: &io::Error) -> Option<&rustls::Error> {
-    error.get_ref()?.downcast_ref()
 }
 
 /// The error of a connection whose server has asked for a client certificate, and has perhaps

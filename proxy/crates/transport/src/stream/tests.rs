@@ -81,6 +81,16 @@ impl TlsClient {
         self.next_record += 1;
         record.encode()
     }
+
+    /// Records of 16 KiB with the beginning of a message of TLS itself: a "key update" with 65,535
+    /// bytes (RFC 8446, section 4).
+    fn incomplete_message(&mut self, records: usize) -> Vec<u8> {
+        let mut message = vec![0; records << 14];
+        message[..4].copy_from_slice(&[24, 0, 0xff, 0xff]);
+        let parts = message.chunks(1 << 14);
+        let records = parts.map(|part| self.record(ContentType::Handshake, part));
+        records.collect::<Vec<_>>().concat()
+    }
 }
 
 /// Both ends of a connection with TLS 1.3.
@@ -151,12 +161,8 @@ async fn a_peer_that_sends_32_kib_of_an_incomplete_tls_message_is_refused() {
     let data = far.record(ContentType::ApplicationData, b"data");
     far.socket.write_all(&data).await.unwrap();
     near.read_exact(&mut [0; 4]).await.unwrap();
-    // A message of the type "key update" with 65,535 bytes (RFC 8446, section 4).
-    let first = [&[24, 0, 0xff, 0xff], &[0; (1 << 14) - 4][..]].concat();
-    for part in [&*first, &[0; 1 << 14]] {
-        let record = far.record(ContentType::Handshake, part);
-        far.socket.write_all(&record).await.unwrap();
-    }
+    let incomplete = far.incomplete_message(2);
+    far.socket.write_all(&incomplete).await.unwrap();
     assert_refused(&mut near).await;
 }
 
@@ -173,10 +179,7 @@ async fn assert_refused(near: &mut Stream) {
 async fn a_peer_that_sends_48_kib_of_an_incomplete_tls_message_after_data_is_refused() {
     let (mut near, mut far) = tls_pair().await;
     let mut sent = far.record(ContentType::ApplicationData, b"data");
-    let first = [&[24, 0, 0xff, 0xff], &[0; (1 << 14) - 4][..]].concat();
-    for part in [&*first, &[0; 1 << 14], &[0; 1 << 14]] {
-        sent.extend(far.record(ContentType::Handshake, part));
-    }
+    sent.extend(far.incomplete_message(3));
     far.socket.write_all(&sent).await.unwrap();
     let mut read = vec![0; 1 << 16];
     assert_eq!(near.read(&mut read).await.unwrap(), 4);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use rcgen::{CertificateParams, KeyPair};
-use seawall_transport::Sharer;
+use seawall_transport::{Sharer, rustls_error};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -248,8 +248,7 @@ async fn the_alert_of_a_client_that_left_is_the_error_of_its_handshake() {
         drop(client);
         until(|| peer_has_left(&observed)).await;
         let failed = accepting.await.unwrap_err();
-        let cause = failed.error().get_ref();
-        let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
+        let cause = rustls_error(failed.error());
         let expected = rustls::Error::AlertReceived(AlertDescription::UnknownCA);
         assert_eq!(cause, Some(&expected), "{version:?}: {}", failed.error());
     }
@@ -332,10 +331,7 @@ fn part_of_large_message(kind: u8, bytes: usize) -> Vec<u8> {
 }
 
 fn is_too_large(error: &io::Error) -> bool {
-    let cause = error.get_ref();
-    let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
-    let expected = InvalidMessage::HandshakePayloadTooLarge.into();
-    cause == Some(&expected)
+    rustls_error(error) == Some(&InvalidMessage::HandshakePayloadTooLarge.into())
 }
 
 /// rustls would keep up to 64 KiB of each message.
@@ -398,10 +394,8 @@ async fn bytes_that_are_no_tls_record_are_a_protocol_error_after_a_valid_tls_mes
     };
     let (error, ()) = tokio::join!(refusal(&listener, config, None), violating);
     let error = error.unwrap();
-    let cause = error.get_ref();
-    let cause = cause.and_then(|cause| cause.downcast_ref::<rustls::Error>());
     let expected = rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
-    assert_eq!(cause, Some(&expected), "{error}");
+    assert_eq!(rustls_error(&error), Some(&expected), "{error}");
 }
 
 /// A certificate for `localhost` and its key.
