@@ -410,12 +410,9 @@ fn status_of(state: &AdminState) -> seawall_api::Status {
     let pools: Vec<_> = snapshot.pools.iter().map(|pool| pool.snapshot()).collect();
     let sum = |part: fn(&pool::PoolSnapshot) -> usize| json::whole(pools.iter().map(part).sum());
     let namespaces = state.exporter.namespaces();
-    let operations = |outcome: Outcome| {
-        let counts = namespaces
-            .iter()
-            .map(|(_, sums)| sums.outcomes.get(outcome.index()));
-        counts.flatten().sum::<u64>()
-    };
+    let outcomes = namespaces.iter().map(|(_, sums)| sums.outcomes);
+    let local = outcomes.clone();
+    let local = local.filter_map(|counts| counts.get(Outcome::Local.index()).copied());
     let uptime = state.started_at.elapsed();
     let is_draining = state.draining.borrow().is_some();
     let credentials = (state.credentials)();
@@ -430,10 +427,10 @@ fn status_of(state: &AdminState) -> seawall_api::Status {
             on: Some(state.insight.is_on()),
         },
         injects_faults: state.injects_faults.load(Ordering::Relaxed),
-        local_operations: operations(Outcome::Local),
+        local_operations: local.sum(),
         mode: state.mode.to_owned(),
         not_ready: obstacle(is_draining, &state.topology, credentials).map(str::to_owned),
-        operations: Outcome::ALL.map(operations).iter().sum(),
+        operations: outcomes.flatten().sum(),
         server_connections: seawall_api::Connections {
             available: sum(|p| p.available),
             in_use: sum(|p| p.in_use),

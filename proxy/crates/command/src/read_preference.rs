@@ -91,32 +91,24 @@ impl ReadPreference {
             return Err(ReadPreferenceError::TooLarge);
         }
         let mut mode = None;
-        let mut of_rust_driver = None;
-        let mut has_tags = false;
+        let (mut tags, mut of_rust_driver) = (None, None);
         let mut parsed = Self::PRIMARY;
         for element in Elements::of(document).filter_map(Result::ok) {
             match element.name {
                 b"mode" => mode = Some(parse_mode(element.value)?),
-                b"tags" => {
-                    parsed.tag_sets = parse_tag_sets(element.value)?;
-                    has_tags = true;
-                }
+                b"tags" => tags = Some(parse_tag_sets(element.value)?),
                 b"tagSets" => of_rust_driver = parse_tag_sets(element.value).ok(),
                 b"maxStalenessSeconds" => parsed.max_staleness = parse_staleness(element.value)?,
                 _ => {}
             }
         }
         parsed.mode = mode.ok_or(ReadPreferenceError::Mode)?;
+        let of_rust_driver = of_rust_driver.filter(|_| parsed.mode != Mode::Primary);
+        parsed.tag_sets = tags.or(of_rust_driver).unwrap_or_default();
         let is_conditional =
             parsed.max_staleness.is_some() || parsed.tag_sets.iter().any(|tags| !tags.is_empty());
         if parsed.mode == Mode::Primary && is_conditional {
             return Err(ReadPreferenceError::PrimaryWithCondition);
-        }
-        if let Some(tag_sets) = of_rust_driver
-            && !has_tags
-            && parsed.mode != Mode::Primary
-        {
-            parsed.tag_sets = tag_sets;
         }
         Ok(parsed)
     }
