@@ -355,16 +355,21 @@ async fn operation_without_a_free_server_connection_waits_and_then_gets_an_error
     assert_eq!(shed.to_string(), "2");
 }
 
+/// A client whose read lasts a minute. The test drops the client before the read ends.
+async fn slow_reader(rig: &Rig) -> RawClient {
+    let mut reader = rig.through().await;
+    let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
+    reader.expect_ok("test", insert).await;
+    let slow = doc! {"find": "c", "filter": {"$where": "sleep(60000) || true"}, "$db": "test"};
+    reader.send(&OpMsg::new(slow)).await.unwrap();
+    reader
+}
+
 #[tokio::test]
 async fn an_operation_over_the_limit_of_operations_in_flight_waits_and_then_gets_an_error() {
     let toml = "limits.max_in_flight_operations = 1\npool.wait_queue_timeout_ms = 500\n";
     let rig = Rig::start(toml).await;
-    let mut holder = rig.through().await;
-    let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
-    holder.expect_ok("test", insert).await;
-    // The test drops this client before the read ends, so the read may be very slow.
-    let slow = doc! {"find": "c", "filter": {"$where": "sleep(60000) || true"}, "$db": "test"};
-    holder.send(&OpMsg::new(slow)).await.unwrap();
+    let holder = slow_reader(&rig).await;
     let is_held = async || {
         let pools: Pools = rig.seawall.api("/api/v1/pools").await;
         pools.pools[0].in_use == 1
@@ -398,12 +403,7 @@ async fn an_operation_that_got_no_connection_holds_no_permit_while_its_error_is_
     let toml = "limits.max_in_flight_operations = 3\npool.max_pool_size = 1\n\
                 pool.wait_queue_size = 1\npool.wait_queue_timeout_ms = 2000\n";
     let rig = Rig::start(toml).await;
-    let mut holder = rig.through().await;
-    let insert = doc! {"insert": "c", "documents": [{"_id": 1}]};
-    holder.expect_ok("test", insert).await;
-    // The test drops this client before the read ends, so the read may be very slow.
-    let slow = doc! {"find": "c", "filter": {"$where": "sleep(60000) || true"}, "$db": "test"};
-    holder.send(&OpMsg::new(slow)).await.unwrap();
+    let _holder = slow_reader(&rig).await;
     let uses = async |in_use, wait_queue| {
         let pools: Pools = rig.seawall.api("/api/v1/pools").await;
         let pool = &pools.pools[0];

@@ -26,9 +26,14 @@ impl TestClock {
 }
 
 fn insight(clock: &TestClock) -> Insight {
+    insight_in(None, clock)
+}
+
+/// Opens the history in a directory; `None` for a history that is only in memory.
+fn insight_in(directory: Option<&Path>, clock: &TestClock) -> Insight {
     let settings = InsightSettings {
         is_on: true,
-        directory: None,
+        directory,
         max_bytes: 64 << 20,
         max_shapes: 200,
     };
@@ -277,21 +282,8 @@ fn a_start_with_a_clock_that_is_behind_copies_the_history_file() {
     let directory = format!("seawall-insight-behind-{}", std::process::id());
     let directory = std::env::temp_dir().join(directory);
     let clock = TestClock::at(NOW);
-    let open = || {
-        let settings = InsightSettings {
-            is_on: true,
-            directory: Some(&directory),
-            max_bytes: 64 << 20,
-            max_shapes: 200,
-        };
-        Insight::open(settings, clock.clock()).unwrap()
-    };
-    let files = || {
-        let files = std::fs::read_dir(&directory).unwrap();
-        let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
-        names.sort();
-        names
-    };
+    let open = || insight_in(Some(&directory), &clock);
+    let files = || std::fs::read_dir(&directory).unwrap().count();
     let has_first_second = |insight: &Insight| insight.history.lock().has_second(NOW);
     let history = open();
     let first = Second {
@@ -305,7 +297,7 @@ fn a_start_with_a_clock_that_is_behind_copies_the_history_file() {
     for (behind, copies) in [(0, 0), (60, 0), (3_600, 1)] {
         clock.0.store(NOW - behind, Ordering::Relaxed);
         drop(open());
-        assert_eq!(files().len(), 1 + copies, "{behind} {:?}", files());
+        assert_eq!(files(), 1 + copies, "{behind}");
     }
     // Seawall removes the steps in the future.
     open().close();
@@ -322,15 +314,7 @@ fn a_restart_within_one_second_does_not_lose_the_figures_of_that_second() {
     let directory = format!("seawall-insight-restart-{}", std::process::id());
     let directory = std::env::temp_dir().join(directory);
     let clock = TestClock::at(NOW);
-    let open = || {
-        let settings = InsightSettings {
-            is_on: true,
-            directory: Some(&directory),
-            max_bytes: 64 << 20,
-            max_shapes: 200,
-        };
-        Insight::open(settings, clock.clock()).unwrap()
-    };
+    let open = || insight_in(Some(&directory), &clock);
     let measured = || Second {
         series: second(NOW),
         ..Second::default()

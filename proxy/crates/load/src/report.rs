@@ -169,7 +169,8 @@ fn failures(behaviour: Behaviour, total: &Second) -> u64 {
 }
 
 /// The 99th percentile of the latency of all operations, if `failed` operations are slower than
-/// every latency in `from_due`. `None` if so many operations failed that the percentile is unknown.
+/// every latency in `from_due`. `None` if 1 % or more of the operations failed: the percentile is
+/// then unknown.
 fn judged_p99(from_due: &Distribution, failed: u64) -> Option<Duration> {
     let count = from_due.count();
     let is_known = failed.saturating_mul(99) < count;
