@@ -13,7 +13,7 @@ use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, ReplicaSet, create_user},
     raw::{OpMsg, RawClient, RawReply},
-    recorder::{Cut, Recorder},
+    recorder::{Cut, Recorder, Recording},
     seawall::Seawall,
 };
 use tokio::{
@@ -215,14 +215,29 @@ async fn cursors_of_both_routers(client: &mut RawClient) -> (Vec<i64>, [usize; 2
     (cursors, opened_at)
 }
 
+fn has_kill(connection: &Recording) -> bool {
+    let commands = connection.commands();
+    commands.iter().any(|of| of.contains_key("killCursors"))
+}
+
 /// Waits until the router behind one of these recorders gets a `killCursors`.
 async fn wait_for_kill_cursors(recorders: &[Recorder]) {
     let has_arrived = async || {
-        let connections = recorders.iter().flat_map(Recorder::connections);
-        let mut commands = connections.flat_map(|of| of.commands());
-        commands.any(|command| command.contains_key("killCursors"))
+        let mut connections = recorders.iter().flat_map(Recorder::connections);
+        connections.any(|connection| has_kill(&connection))
     };
     eventually(LIMIT, has_arrived).await.unwrap();
+}
+
+/// Sends a command that kills cursors of both routers, while the second router does not reply.
+/// Waits until this router gets the command. Returns how many cursors each router has.
+async fn kill_while_the_second_is_silent(sharded: &Sharded, client: &mut RawClient) -> [usize; 2] {
+    let (cursors, opened_at) = cursors_of_both_routers(client).await;
+    sharded.recorders[1].hold_replies(true);
+    let kill = doc! {"killCursors": "things", "cursors": cursors, "$db": "sharded"};
+    client.send(&OpMsg::new(kill)).await.unwrap();
+    wait_for_kill_cursors(&sharded.recorders[1..]).await;
+    opened_at
 }
 
 /// Kills cursors of both routers, while the second router does not reply. If `is_cut` is true, the
@@ -231,13 +246,9 @@ async fn wait_for_kill_cursors(recorders: &[Recorder]) {
 async fn check_cursors_of_a_silent_router(toml: &str, is_cut: bool) {
     let sharded = Sharded::start(toml).await;
     let mut client = connect(&sharded.seawall).await;
-    let (cursors, opened_at) = cursors_of_both_routers(&mut client).await;
-    let recorder = &sharded.recorders[1];
-    recorder.hold_replies(true);
-    let kill = doc! {"killCursors": "things", "cursors": cursors, "$db": "sharded"};
-    client.send(&OpMsg::new(kill)).await.unwrap();
-    wait_for_kill_cursors(&sharded.recorders[1..]).await;
+    let opened_at = kill_while_the_second_is_silent(&sharded, &mut client).await;
     if is_cut {
+        let recorder = &sharded.recorders[1];
         // The connections are cut first, so that the held replies are never forwarded.
         recorder.cut_all(Cut::Reset);
         recorder.hold_replies(false);
@@ -261,6 +272,25 @@ async fn cursors_are_reported_alive_if_their_router_hangs() {
          deployment.heartbeat_frequency_ms = 500\n"
     );
     check_cursors_of_a_silent_router(&toml, false).await;
+}
+
+/// A *probe* is a `hello` with which Seawall checks a server.
+#[tokio::test]
+async fn seawall_probes_a_router_whose_connection_ends_before_the_reply_to_kill_cursors() {
+    let times = "connect_timeout_ms = 1000\ndeployment.heartbeat_frequency_ms = 600000\n";
+    let sharded = Sharded::start(&format!("{BOTH_ROUTERS}\ndeployment.{times}")).await;
+    let mut client = connect(&sharded.seawall).await;
+    kill_while_the_second_is_silent(&sharded, &mut client).await;
+    // Only this connection ends. The router does not reply to the probe, so the probe fails.
+    let recorder = &sharded.recorders[1];
+    let connection = recorder.connections().iter().position(has_kill).unwrap();
+    recorder.cut(connection, Cut::Reset);
+    assert!(client.read_reply().await.unwrap().is_ok());
+    let is_suspect = async || {
+        let topology: Topology = sharded.seawall.api("/api/v1/topology").await;
+        topology.servers.iter().any(|server| server.suspect)
+    };
+    eventually(LIMIT, is_suspect).await.unwrap();
 }
 
 #[tokio::test]
@@ -294,12 +324,7 @@ async fn kill_cursors_to_which_no_router_replies_counts_as_failed() {
 async fn the_server_connection_is_kept_if_a_client_leaves_during_a_kill_cursors_over_two_routers() {
     let sharded = Sharded::start(BOTH_ROUTERS).await;
     let mut client = connect(&sharded.seawall).await;
-    let (cursors, _) = cursors_of_both_routers(&mut client).await;
-    let recorder = &sharded.recorders[1];
-    recorder.hold_replies(true);
-    let kill = doc! {"killCursors": "things", "cursors": cursors, "$db": "sharded"};
-    client.send(&OpMsg::new(kill)).await.unwrap();
-    wait_for_kill_cursors(&sharded.recorders[1..]).await;
+    kill_while_the_second_is_silent(&sharded, &mut client).await;
     drop(client);
     let counts_one = async |metric: &str, labels: &[&str]| {
         let is_one = async || sharded.seawall.metric(metric, labels).await == 1.0;
@@ -307,7 +332,7 @@ async fn the_server_connection_is_kept_if_a_client_leaves_during_a_kill_cursors_
     };
     let labels = [r#"command="killCursors""#, r#"outcome="client_gone""#];
     counts_one("seawall_operations_total", &labels).await;
-    recorder.hold_replies(false);
+    sharded.recorders[1].hold_replies(false);
     counts_one("seawall_abandoned_replies_total", &[r#"result="kept""#]).await;
 }
 

@@ -21,7 +21,7 @@ mod selection;
 
 use std::{
     collections::HashMap,
-    fmt,
+    fmt, io,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -472,12 +472,21 @@ impl Topology {
         });
     }
 
-    /// Handles the end of a connection during an operation. `generation` is the generation that the
-    /// pool had when it created the connection. The cause of the end may be the server or the
-    /// client's command. So the pool usually hands out no connection until a probe gets a reply.
-    /// The pool is cleared only if the server has failed.
-    pub(crate) fn report_connection_ended(&self, checkout: &Checkout, generation: Generation) {
-        let pool = checkout.pool();
+    /// Handles an I/O error of a connection during an operation.
+    pub(crate) fn report_io_error(&self, checkout: &Checkout, error: &io::Error) {
+        match error.kind() {
+            // The server counts as hung, or its kernel no longer replies. A request cannot cause
+            // this, so the server has failed.
+            io::ErrorKind::TimedOut => self.report_failure(checkout.pool(), checkout.generation()),
+            _ => self.report_connection_ended(checkout),
+        }
+    }
+
+    /// Handles the end of a connection during an operation. The cause of the end may be the server
+    /// or the client's command. So the pool usually hands out no connection until a probe gets a
+    /// reply. The pool is cleared only if the server has failed.
+    pub(crate) fn report_connection_ended(&self, checkout: &Checkout) {
+        let (pool, generation) = (checkout.pool(), checkout.generation());
         match pool.suspect(generation, checkout.identity()) {
             Suspicion::Outdated => {}
             Suspicion::Probe => {

@@ -34,7 +34,7 @@ use crate::{
 };
 use seawall_command::{ErrorReply, ReplyFacts, conceal_state_change, nothing_was_done};
 use seawall_stats::{Outcome, Phase};
-use seawall_transport::connection::{Generation, Interrupt};
+use seawall_transport::connection::Interrupt;
 use seawall_wire::encode_op_msg_like;
 
 /// Shortest wait that Seawall subtracts from the `maxTimeMS` that the server gets. After a shorter
@@ -63,7 +63,6 @@ impl Operation<'_> {
         };
         observation.set_server(checkout.pool().metrics().index());
         let connection = checkout.begin();
-        let generation = connection.generation;
         let interrupt = Arc::clone(&connection.interrupt);
         interrupt.reset();
         let sent = unless_interrupted(
@@ -74,7 +73,7 @@ impl Operation<'_> {
         let sent = sent.unwrap_or_else(|| Err(StreamError::Server(io::ErrorKind::TimedOut.into())));
         match sent {
             Ok(statements) => observation.set_statements(statements),
-            Err(error) => return self.not_sent(error, &checkout, generation),
+            Err(error) => return self.not_sent(error, &checkout),
         }
         let sent_at = Instant::now();
         observation.enter(Phase::Server, sent_at);
@@ -112,9 +111,9 @@ impl Operation<'_> {
                 self.abandon(checkout, unread, slice.is_some());
                 Attempt::Ended(AttemptEnd::Gone)
             }
-            Err(RelayError::Server(error)) => self.server_failed(&error, &checkout, generation),
+            Err(RelayError::Server(error)) => self.server_failed(&error, &checkout),
             Err(error @ (RelayError::MidReply(_) | RelayError::Foreign(_))) => {
-                self.reply_not_forwarded(&error, &checkout, generation)
+                self.reply_not_forwarded(&error, &checkout)
             }
         }
     }
@@ -185,12 +184,7 @@ impl Operation<'_> {
     /// Handles a reply that Seawall cannot forward completely: the server connection ended within
     /// the reply, the server counted as hung within the reply, or the server sent something other
     /// than the awaited reply.
-    fn reply_not_forwarded(
-        &self,
-        error: &RelayError,
-        checkout: &Checkout,
-        generation: Generation,
-    ) -> Attempt {
+    fn reply_not_forwarded(&self, error: &RelayError, checkout: &Checkout) -> Attempt {
         let routing = &self.shared.routing;
         if let Some(replies) = routing.unforwarded_replies.count(Instant::now()) {
             let server = checkout.pool().address();
@@ -198,26 +192,16 @@ impl Operation<'_> {
         }
         if matches!(error, RelayError::MidReply(_)) {
             let topology = &routing.topology;
-            topology.report_connection_ended(checkout, generation);
+            topology.report_connection_ended(checkout);
         }
         Attempt::Ended(AttemptEnd::Close(Outcome::ServerFailed))
     }
 
     /// Handles a server connection that ended, or a server that failed, before Seawall forwarded a
     /// byte of the reply.
-    fn server_failed(
-        &self,
-        error: &io::Error,
-        checkout: &Checkout,
-        generation: Generation,
-    ) -> Attempt {
+    fn server_failed(&self, error: &io::Error, checkout: &Checkout) -> Attempt {
         let topology = &self.shared.routing.topology;
-        match error.kind() {
-            // The server counts as hung, or its kernel no longer replies. A request cannot cause
-            // this, so the server has failed.
-            io::ErrorKind::TimedOut => topology.report_failure(checkout.pool(), generation),
-            _ => topology.report_connection_ended(checkout, generation),
-        }
+        topology.report_io_error(checkout, error);
         tracing::debug!(
             %error,
             command = self.command.name_str(),
@@ -292,11 +276,11 @@ impl Operation<'_> {
 
     /// Handles a request that was not sent completely. The server connection is closed, because the
     /// server may have received a part of the request.
-    fn not_sent(&self, error: StreamError, checkout: &Checkout, generation: Generation) -> Attempt {
+    fn not_sent(&self, error: StreamError, checkout: &Checkout) -> Attempt {
         let recorder = &self.shared.recorder;
         let ended = match error {
             StreamError::Server(error) => {
-                return self.server_failed(&error, checkout, generation);
+                return self.server_failed(&error, checkout);
             }
             StreamError::Client(error) => match error.refusal() {
                 Some(reason) => {

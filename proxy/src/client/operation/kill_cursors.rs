@@ -14,9 +14,11 @@ use crate::{
     client::{abandoned::DRAIN_LIMIT, client_end::ClientEnd, reply::HeldReply},
     observe::Observation,
     pool::{CheckOutError, Checkout, ServerPool},
+    topology::Topology,
 };
 use seawall_command::{Class, ReplyFacts, ReplyForm, conceal_state_change};
 use seawall_stats::{Outcome, Phase};
+use seawall_transport::connection::ControlError;
 
 const NOT_FOUND: &CStr = cstr!("cursorsNotFound");
 
@@ -81,7 +83,8 @@ impl Operation<'_> {
                     let checked_out_at = checkout.checked_out_at();
                     let left_ms = self.remaining_time(observation.began(), checked_out_at);
                     let part = part_of(self.command.body, &cursors, left_ms);
-                    let mut asking = Box::pin(kill(checkout, part));
+                    let topology = Arc::clone(&self.shared.routing.topology);
+                    let mut asking = Box::pin(kill(checkout, part, topology));
                     match end.unless_gone(asking.as_mut()).await {
                         None => {
                             drain(Arc::clone(&pool), asking);
@@ -212,21 +215,34 @@ fn part_of(command: &[u8], cursors: &[i64], left_ms: Option<u64>) -> Option<RawD
 
 /// Sends one server its part. Returns the reply, and the checkout, whose connection can be used
 /// again. `None` if `part` is `None` (the client's command is malformed), if the exchange failed,
-/// or if the server hangs.
+/// or if the server hangs. The topology gets a report about the connection or the server.
 async fn kill(
     mut checkout: Checkout,
     part: Option<RawDocumentBuf>,
+    topology: Arc<Topology>,
 ) -> Option<(RawDocumentBuf, Checkout)> {
     let part = part?;
     let reply = {
         let connection = checkout.begin();
         let interrupt = Arc::clone(&connection.interrupt);
         interrupt.reset();
-        unless_interrupted(pin!(connection.run(&part)), &interrupt).await?
+        unless_interrupted(pin!(connection.run(&part)), &interrupt).await
     };
-    let reply = reply.ok()?;
-    checkout.finish();
-    Some((reply, checkout))
+    match reply {
+        Some(Ok(reply)) => {
+            checkout.finish();
+            Some((reply, checkout))
+        }
+        Some(Err(ControlError::Io(error))) => {
+            topology.report_io_error(&checkout, &error);
+            None
+        }
+        Some(Err(_)) => None,
+        None => {
+            topology.report_failure(checkout.pool(), checkout.generation());
+            None
+        }
+    }
 }
 
 /// Runs an exchange ([`kill`]) to its end in the background after its client has left, so that its
@@ -311,7 +327,6 @@ mod tests {
     use crate::{
         observe::Recorder,
         pool::{Overload, tests::limits},
-        topology::Topology,
     };
     use seawall_auth::NonceSource;
     use seawall_transport::connection::{Connector, EstablishError, Generation};
