@@ -346,6 +346,9 @@ impl Inner {
         if let Some(latency) = usage.latency {
             self.latency.observe(latency, now);
         }
+        if let Some(latency) = usage.least_latency {
+            self.latency.observe_at_least(latency, now);
+        }
         let Some(user) = self.users.get_mut(&id) else {
             // This is impossible: a checked-out connection is counted as in use, and a user with
             // connections in use is not removed.

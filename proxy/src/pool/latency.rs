@@ -51,6 +51,15 @@ impl Latency {
         self.0 = Some(Average { seconds, at: now });
     }
 
+    /// Records that an operation took at least this long: its client left before the reply. The
+    /// average only rises. Without this, a server that no longer replies in time would seem to
+    /// become faster, because the average falls.
+    pub(super) fn observe_at_least(&mut self, took: Duration, now: Instant) {
+        if took.as_secs_f64() > self.seconds(now) {
+            self.observe(took, now);
+        }
+    }
+
     /// The average at `now`, in seconds; 0 before the first operation.
     pub(super) fn seconds(&self, now: Instant) -> f64 {
         self.0.map_or(0.0, |average| average.at(now))
@@ -89,6 +98,21 @@ mod tests {
         latency.observe(Duration::from_millis(5), now);
         let raised = latency.seconds(now);
         assert!((0.0049..0.0051).contains(&raised), "{raised}");
+    }
+
+    /// The clients of a server that no longer replies leave after their time limit of 5 s.
+    #[tokio::test(start_paused = true)]
+    async fn operations_whose_clients_left_raise_the_average_but_never_lower_it() {
+        let (mut latency, began) = (Latency::default(), Instant::now());
+        latency.observe(Duration::from_millis(10), began);
+        latency.observe_at_least(Duration::from_millis(1), began);
+        assert!(latency.seconds(began) > 0.009);
+        for second in 1..90 {
+            let now = began + Duration::from_secs(second);
+            latency.observe_at_least(Duration::from_secs(5), now);
+        }
+        let raised = latency.seconds(began + Duration::from_secs(90));
+        assert!((4.0..5.1).contains(&raised), "{raised}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -629,10 +629,8 @@ async fn operations_of_disconnected_clients_do_not_lower_the_concurrency_limit()
         now += MS;
         let usage = Usage {
             server_time: Some(MS),
-            latency: None,
             is_late: true,
-            has_expired: false,
-            is_streamed: false,
+            ..Usage::default()
         };
         let returned = Returned {
             usage,

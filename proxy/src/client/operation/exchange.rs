@@ -108,6 +108,9 @@ impl Operation<'_> {
                 Attempt::Ended(AttemptEnd::Forwarded(Box::new(forwarded), outcome))
             }
             Err(RelayError::ClientGone { unread }) => {
+                if unread == Unread::Whole && slice.is_none() {
+                    checkout.set_least_latency(sent_at.elapsed());
+                }
                 self.abandon(checkout, unread, slice.is_some());
                 Attempt::Ended(AttemptEnd::Gone)
             }
