@@ -612,7 +612,7 @@ async fn settings_can_allow_relayed_logins_with_a_mechanism_that_seawall_does_no
     let refusing = Seawall::start(&uri).await;
     let reply = connect(&refusing)
         .await
-        .command("admin", plain(b"secret"))
+        .command("$external", plain(b"secret"))
         .await
         .unwrap();
     assert_eq!(reply.code(), Some(MECHANISM_UNAVAILABLE), "{}", reply.body);
@@ -624,7 +624,7 @@ async fn settings_can_allow_relayed_logins_with_a_mechanism_that_seawall_does_no
         .await
         .unwrap();
     assert!(hello.is_ok());
-    let refused = client.command("admin", plain(b"wrong")).await.unwrap();
+    let refused = client.command("$external", plain(b"wrong")).await.unwrap();
     assert_eq!(refused.code(), Some(18), "{}", refused.body);
     // Seawall itself checks SCRAM logins, so the relay does not pass them.
     let scram =
@@ -638,9 +638,9 @@ async fn settings_can_allow_relayed_logins_with_a_mechanism_that_seawall_does_no
     );
     // At most one relayed connection is allowed. This client already has it, so the client may try
     // to log in again.
-    client.expect_ok("admin", plain(b"secret")).await;
+    client.expect_ok("$external", plain(b"secret")).await;
     let mut second = connect(&seawall).await;
-    let reply = second.command("admin", plain(b"secret")).await.unwrap();
+    let reply = second.command("$external", plain(b"secret")).await.unwrap();
     assert_eq!(reply.code(), Some(202), "{}", reply.body);
     assert!(
         second
@@ -687,7 +687,10 @@ async fn a_login_by_op_query_with_a_mechanism_that_seawall_does_not_support_can_
     let mut client = connect(&seawall).await;
     assert!(client.legacy_hello(doc! {}).await.unwrap().is_ok());
     for (password, code) in [(b"wrong!", Some(18)), (b"secret", None)] {
-        let start = OpQuery::new(plain(password));
+        let start = OpQuery {
+            collection: "$external.$cmd".to_owned(),
+            ..OpQuery::new(plain(password))
+        };
         let request_id = client.send_query(&start).await.unwrap();
         let reply = client.read_reply().await.unwrap();
         assert_eq!(reply.header.op_code, OP_REPLY);
@@ -720,7 +723,7 @@ async fn an_unfinished_first_login_ends_when_its_client_begins_a_login_that_is_r
     let seawall = Seawall::start_configured(&uri, toml).await;
     let mut client = connect(&seawall).await;
     drop(client.begin_login(&other).await.unwrap());
-    client.expect_ok("admin", plain(b"secret")).await;
+    client.expect_ok("$external", plain(b"secret")).await;
     // The limit allows one unfinished first login, and the next client needs it while the first
     // client is still relayed.
     logged_in(&seawall, &app).await;
@@ -740,7 +743,7 @@ async fn a_relayed_login_that_waits_for_a_server_ends_when_its_client_disconnect
     eventually(LIMIT, is_down).await.unwrap();
     let (mut first, mut second) = (connect(&seawall).await, connect(&seawall).await);
     let mut start = plain(b"secret");
-    start.insert("$db", "admin");
+    start.insert("$db", "$external");
     for client in [&mut first, &mut second] {
         client.send(&OpMsg::new(start.clone())).await.unwrap();
     }
@@ -771,7 +774,7 @@ async fn the_connection_of_a_relayed_client_that_does_not_log_in_is_closed() {
     // client then fails to log in, so Seawall closes its connection after the timeout.
     let application = doc! {"driver": {"name": "d", "version": "1"}, "os": {"type": "x"}};
     client.hello(doc! {"client": &application}).await.unwrap();
-    let reply = client.command("admin", plain(b"wrong")).await.unwrap();
+    let reply = client.command("$external", plain(b"wrong")).await.unwrap();
     assert_eq!(reply.code(), Some(18), "{}", reply.body);
     // The server refuses metadata in a second `hello`, so this `hello` changes nothing.
     let again = client.hello(doc! {"client": application}).await.unwrap();

@@ -11,6 +11,13 @@ use seawall_wire::Elements;
 /// server would check Seawall's certificate instead of the client's.
 const X509: &str = "MONGODB-X509";
 
+/// The mechanism that sends the password itself (RFC 4616). Servers can use it to check the users
+/// of a directory (LDAP), and also their own users.
+const PLAIN: &str = "PLAIN";
+
+/// The database of the users that a server does not store itself, such as the users of a directory.
+const EXTERNAL: &str = "$external";
+
 /// True if Seawall cannot be sure which command a server would run for a legacy query.
 ///
 /// Usually, the first field of the query names the command. If the first field is `$query` or
@@ -41,18 +48,21 @@ pub(super) enum Relayed {
     /// All clients (`deployment.mode = "relay"`). X.509 is refused.
     All,
     /// Clients that are relayed because of their mechanism (`auth.other_mechanisms`). SCRAM is also
-    /// refused, because Seawall itself checks SCRAM logins: with the limits for logins, the
+    /// refused, and so is PLAIN for a user that is not in `$external`: such a user can log in with
+    /// SCRAM, and Seawall itself checks SCRAM logins. It checks the limits for logins, the
     /// configured users, and the addresses that the user's `authenticationRestrictions` allow. The
     /// server usually sees only Seawall's address.
     OtherMechanisms,
 }
 
 impl Relayed {
-    fn refuses(self, mechanism: &str) -> bool {
+    /// `is_external` is true if the user is certainly in the database `$external`.
+    fn refuses(self, mechanism: &str, is_external: bool) -> bool {
         let is_scram = || Mechanism::ALL.iter().any(|scram| scram.name() == mechanism);
+        let is_checked_here = || is_scram() || (mechanism == PLAIN && !is_external);
         match self {
             Self::All => mechanism == X509,
-            Self::OtherMechanisms => mechanism == X509 || is_scram(),
+            Self::OtherMechanisms => mechanism == X509 || is_checked_here(),
         }
     }
 }
@@ -66,7 +76,9 @@ pub(super) fn refusal(
 ) -> Option<ErrorReply> {
     let is_refused = match command.class {
         Class::Handshake(Handshake::Authenticate) => true,
-        Class::Handshake(Handshake::SaslStart) => may_be_refused(command.body, relayed),
+        Class::Handshake(Handshake::SaslStart) => {
+            may_be_refused(command.body, command.db == EXTERNAL, relayed)
+        }
         Class::Handshake(Handshake::Hello | Handshake::LegacyHello) => {
             speculates_refused(command.body, relayed)
         }
@@ -88,13 +100,14 @@ pub(super) fn refusal(
 
 /// True if a server might read a refused mechanism in a `saslStart`. Also true if the mechanism is
 /// not a string, or if only one of several `mechanism` fields is a refused one. A server might
-/// accept such a command.
-fn may_be_refused(start: &[u8], relayed: Relayed) -> bool {
+/// accept such a command. `is_external` is true if the user is certainly in the database
+/// `$external`.
+fn may_be_refused(start: &[u8], is_external: bool, relayed: Relayed) -> bool {
     let elements = Elements::of(start).map_while(Result::ok);
     let mut named = elements.filter(|element| element.name == b"mechanism");
     named.any(|element| {
         let name = element.value.as_str();
-        name.is_none_or(|name| relayed.refuses(name))
+        name.is_none_or(|name| relayed.refuses(name, is_external))
     })
 }
 
@@ -107,11 +120,21 @@ fn speculates_refused(hello: &[u8], relayed: Relayed) -> bool {
             return true;
         };
         let mut fields = Elements::of(start).map_while(Result::ok);
-        may_be_refused(start, relayed)
+        may_be_refused(start, speculates_external(start), relayed)
             || fields.any(|field| {
                 table::find(field.name).class == Class::Handshake(Handshake::Authenticate)
             })
     })
+}
+
+/// True if the user of a `speculativeAuthenticate` is certainly in the database `$external`. The
+/// field `db` names the user's database.
+fn speculates_external(start: &[u8]) -> bool {
+    let elements = Elements::of(start).map_while(Result::ok);
+    let mut databases = elements.filter(|element| element.name == b"db");
+    let first = databases.next();
+    let is_external = first.is_some_and(|first| first.value.as_str() == Some(EXTERNAL));
+    is_external && databases.next().is_none()
 }
 
 #[cfg(test)]
@@ -130,7 +153,7 @@ mod tests {
     /// address.
     #[test]
     fn a_client_that_is_relayed_because_of_its_mechanism_cannot_log_in_with_scram() {
-        for name in ["SCRAM-SHA-1", "SCRAM-SHA-256", "PLAIN"] {
+        for name in ["SCRAM-SHA-1", "SCRAM-SHA-256", "GSSAPI"] {
             let start = doc! {"saslStart": 1, "mechanism": name};
             for login in [
                 start.clone(),
@@ -142,14 +165,46 @@ mod tests {
                 assert!(!is_refused(Relayed::All), "{login}");
                 assert_eq!(
                     is_refused(Relayed::OtherMechanisms),
-                    name != "PLAIN",
+                    name != "GSSAPI",
                     "{login}"
                 );
             }
         }
-        let twice = rawdoc! {"saslStart": 1, "mechanism": "PLAIN", "mechanism": "SCRAM-SHA-1"};
-        let command = Command::inspect_legacy(twice.as_bytes(), "admin").unwrap();
+        let twice = rawdoc! {"saslStart": 1, "mechanism": PLAIN, "mechanism": "SCRAM-SHA-1"};
+        let command = Command::inspect_legacy(twice.as_bytes(), EXTERNAL).unwrap();
         assert!(refusal(&command, true, Relayed::OtherMechanisms).is_some());
+    }
+
+    /// A server can check its own users with PLAIN. These users can also log in with SCRAM, and
+    /// then Seawall checks whether the user may log in from the client's address.
+    #[test]
+    fn a_client_that_is_relayed_because_of_its_mechanism_needs_external_for_plain() {
+        let start = doc! {"saslStart": 1, "mechanism": PLAIN};
+        let is_refused = |login: &[u8], db, relayed| {
+            let command = Command::inspect_legacy(login, db).unwrap();
+            refusal(&command, true, relayed).is_some()
+        };
+        let login = start.to_vec().unwrap();
+        for (db, refused) in [(EXTERNAL, false), ("admin", true), ("$External", true)] {
+            assert_eq!(is_refused(&login, db, Relayed::OtherMechanisms), refused);
+            assert!(!is_refused(&login, db, Relayed::All), "{db}");
+        }
+        let speculative = |start| rawdoc! {"hello": 1, "speculativeAuthenticate": start};
+        for (start, refused) in [
+            (rawdoc! {"mechanism": PLAIN, "db": EXTERNAL}, false),
+            (rawdoc! {"mechanism": PLAIN}, true),
+            (rawdoc! {"mechanism": PLAIN, "db": "admin"}, true),
+            (rawdoc! {"mechanism": PLAIN, "db": 1}, true),
+            (
+                rawdoc! {"mechanism": PLAIN, "db": EXTERNAL, "db": "admin"},
+                true,
+            ),
+        ] {
+            let hello = speculative(start);
+            let login = hello.as_bytes();
+            let is_refused = is_refused(login, EXTERNAL, Relayed::OtherMechanisms);
+            assert_eq!(is_refused, refused, "{hello:?}");
+        }
     }
 
     /// A relayed client has a server connection of its own, to which Seawall passes its bytes.
