@@ -7,7 +7,7 @@ use mongodb::bson::{Binary, Document, doc, spec::BinarySubtype};
 use seawall_tests::{
     eventually::eventually,
     mongod::{NewUser, Options, Standalone, create_user, unique_name},
-    raw::{Login, Mechanism, OpMsg, Start},
+    raw::{Login, Mechanism, OpMsg, Start, message::MORE_TO_COME},
     seawall::Seawall,
 };
 use tokio::{task::JoinSet, time::timeout};
@@ -308,17 +308,18 @@ async fn counts(seawall: &Seawall) -> [f64; 4] {
     ]
 }
 
-#[tokio::test]
-async fn a_relay_forwards_no_command_after_a_login_and_a_logout_that_were_sent_together() {
+/// Sends the last command of a login together with a `logout`, and then another command.
+async fn check_login_with_logout(logout_flags: u32) {
     let (seawall, recorder) = recorded("deployment.mode = \"relay\"").await;
     let login = writer().await.login();
     let mut client = connect(&seawall).await;
     let begun = client.begin_login(&login).await.unwrap();
     let last = OpMsg::new(begun.last_command());
-    let logout = OpMsg::new(doc! {"logout": 1, "$db": "admin"});
+    let logout = OpMsg::new(doc! {"logout": 1, "$db": "admin"}).flags(logout_flags);
     let both = [last.to_bytes(), logout.to_bytes()].concat();
     client.send_bytes(&both).await.unwrap();
-    for _ in 0..2 {
+    let replies = if logout_flags == MORE_TO_COME { 1 } else { 2 };
+    for _ in 0..replies {
         assert!(client.read_reply().await.unwrap().is_ok());
     }
     let user = doc! {"createUser": "mallory", "pwd": "x", "roles": ["root"]};
@@ -329,4 +330,15 @@ async fn a_relay_forwards_no_command_after_a_login_and_a_logout_that_were_sent_t
         .iter()
         .map(|c| String::from_utf8_lossy(&c.from_client));
     assert!(!sent.collect::<String>().contains("mallory"));
+}
+
+#[tokio::test]
+async fn a_relay_forwards_no_command_after_a_login_and_a_logout_that_were_sent_together() {
+    check_login_with_logout(0).await;
+}
+
+/// The server sends no reply to a command with the flag `moreToCome`.
+#[tokio::test]
+async fn a_relay_forwards_no_command_after_a_login_and_an_unacknowledged_logout() {
+    check_login_with_logout(MORE_TO_COME).await;
 }

@@ -101,6 +101,9 @@ struct RelayedLogin {
     /// The user as `source.name`. `None` if the mechanism is not SCRAM, or if a name is too long.
     user: Option<String>,
     since: Instant,
+    /// True if the client sent a `logout` after the login began. The server may run the `logout`
+    /// after the login, so the client does not count as logged in.
+    is_logged_out: bool,
 }
 
 /// The requests and replies of one relay.
@@ -392,6 +395,8 @@ impl<'a> Watch<'a> {
                 self.admission.require_login();
             }
             self.is_authenticated = false;
+            let pending = self.pending.iter_mut().filter_map(|of| of.login.as_mut());
+            (pending.chain(&mut self.login)).for_each(|login| login.is_logged_out = true);
         }
         let login = self.begun_login(kind, command, now);
         observation.enter(Phase::Forward, now);
@@ -629,10 +634,7 @@ impl<'a> Watch<'a> {
         let time = login.since.elapsed();
         let recorder = &self.shared.recorder;
         recorder.count_relayed_client_login(login.mechanism, result, time);
-        // If the client sent a logout before this reply arrived, the server runs the logout after
-        // the login. So the client does not count as logged in.
-        let logs_out = self.pending.iter().any(|p| p.kind == RequestKind::Logout);
-        if is_ok && !logs_out {
+        if is_ok && !login.is_logged_out {
             self.is_authenticated = true;
             self.admission.admit();
             self.connected.set_user(login.user.as_deref());
@@ -669,6 +671,7 @@ impl RelayedLogin {
             source: source.to_owned(),
             user: user.map(|user| format!("{}.{}", user.source, user.name)),
             since,
+            is_logged_out: false,
         }
     }
 }
