@@ -39,6 +39,9 @@ pub const CLIENT_METADATA_CANNOT_BE_MUTATED: i32 = 186;
 /// Code 202, `NetworkInterfaceExceededTimeLimit`: a mongos replies with this code when its pool
 /// could not provide a connection in time. Drivers do not retry a command after this error.
 pub const NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT: i32 = 202;
+/// Code 262, `ExceededTimeLimit`. Drivers reopen a change stream after this error, even if its
+/// servers are older than 4.4 and know no error labels.
+pub const EXCEEDED_TIME_LIMIT: i32 = 262;
 /// Code 322, `APIVersionError`.
 pub const API_VERSION_ERROR: i32 = 322;
 /// Code 323, `APIStrictError`.
@@ -194,6 +197,7 @@ fn code_name(code: i32) -> std::borrow::Cow<'static, str> {
         185 => "ClientMetadataDocumentTooLarge",
         186 => "ClientMetadataCannotBeMutated",
         202 => "NetworkInterfaceExceededTimeLimit",
+        262 => "ExceededTimeLimit",
         322 => "APIVersionError",
         323 => "APIStrictError",
         334 => "MechanismUnavailable",

@@ -3,10 +3,11 @@
 
 use crate::client::own_reply::requires_authentication;
 use seawall_command::{
-    AUTHENTICATION_FAILED, CURSOR_NOT_FOUND, Class, ErrorReply, FAILED_TO_SATISFY_READ_PREFERENCE,
-    HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED, MAX_TIME_MS_EXPIRED, Mode,
-    NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, RESUMABLE_CHANGE_STREAM_ERROR, RETRYABLE_ERROR,
-    RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
+    AUTHENTICATION_FAILED, CURSOR_NOT_FOUND, Class, EXCEEDED_TIME_LIMIT, ErrorReply,
+    FAILED_TO_SATISFY_READ_PREFERENCE, HOST_UNREACHABLE, INGRESS_RATE_LIMIT_EXCEEDED,
+    MAX_TIME_MS_EXPIRED, Mode, NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
+    RESUMABLE_CHANGE_STREAM_ERROR, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR,
+    TRANSIENT_TRANSACTION_ERROR,
 };
 
 /// Error label: the operation wrote nothing.
@@ -92,10 +93,15 @@ fn overloaded(command: &FailedCommand<'_>) -> ErrorReply {
         ),
         false => (
             ErrorReply::new(
-                NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
+                match command.is_resumable {
+                    true => EXCEEDED_TIME_LIMIT,
+                    false => NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
+                },
                 "Couldn't get a connection within the time limit",
             ),
             match command.class {
+                // The statement has not run, so the application can run the transaction again.
+                _ if command.in_transaction => &[TRANSIENT_TRANSACTION_ERROR][..],
                 // An earlier attempt may have written. With this label, the driver reports the
                 // error of that attempt.
                 Class::Write => &[NO_WRITES_PERFORMED][..],
@@ -252,8 +258,9 @@ mod tests {
             (FIND, Failure::LoginRefused, (18, vec![])),
             (FIND, Failure::Overload, (202, vec![])),
             (MODERN, Failure::Overload, (462, overloaded)),
-            (CHANGE_STREAM, Failure::Overload, (202, resumable.clone())),
+            (CHANGE_STREAM, Failure::Overload, (262, resumable.clone())),
             (WRITE, Failure::Overload, (202, vec![NO_WRITES_PERFORMED])),
+            (IN_TRANSACTION, Failure::Overload, (202, transient.clone())),
             (COMMIT, Failure::Overload, (6, retry.clone())),
             (FIND, failed.clone(), (6, vec![])),
             (WRITE, failed.clone(), (6, retry.clone())),
