@@ -303,7 +303,7 @@ async fn writes_and_transactions_use_the_primary_with_any_read_preference() {
 }
 
 #[tokio::test]
-async fn seawall_serves_only_reads_that_allow_a_secondary_while_the_set_has_no_primary() {
+async fn seawall_serves_only_commands_that_a_secondary_may_run_while_the_set_has_no_primary() {
     let profiled = ProfiledDatabase::alone().await;
     let more =
         "deployment.server_selection_timeout_ms = 1000\ndeployment.heartbeat_frequency_ms = 500";
@@ -327,6 +327,10 @@ async fn seawall_serves_only_reads_that_allow_a_secondary_while_the_set_has_no_p
         read(&mut raw, &profiled.db, &doc! {"mode": mode}, mode).await;
         let ran: usize = profiled.ran(2, mode).await.values().sum();
         assert_eq!(ran, READS, "{mode}");
+    }
+    for command in [doc! {"ping": 1}, doc! {"endSessions": []}] {
+        let reply = raw.command("admin", command.clone()).await.unwrap();
+        assert!(reply.is_ok(), "{command}: {reply:?}");
     }
     let refused = things(&client, &profiled.db)
         .find_one(doc! {})

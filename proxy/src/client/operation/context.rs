@@ -135,6 +135,11 @@ impl Operation<'_> {
                 // with the correct error.
                 ReadPreference::parse(document).unwrap_or(ReadPreference::PRIMARY)
             }
+            // Drivers send such commands to the server that they have selected, without a read
+            // preference. So these commands must not wait for a primary.
+            None if self.command.spec.runs_on_any_member && self.transaction().is_none() => {
+                ReadPreference::PRIMARY_PREFERRED
+            }
             _ => ReadPreference::PRIMARY,
         }
     }

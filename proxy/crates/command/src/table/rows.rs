@@ -70,10 +70,13 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("abortTransaction")
         .class(Class::AbortTransaction)
         .ends_work(),
-    command("startSession"),
-    command("refreshSessions").first_field(FirstField::Sessions),
+    command("startSession").runs_on_any_member(),
+    command("refreshSessions")
+        .first_field(FirstField::Sessions)
+        .runs_on_any_member(),
     command("endSessions")
         .first_field(FirstField::Sessions)
+        .runs_on_any_member()
         .ends_work(),
     command("killSessions")
         .first_field(FirstField::Sessions)
@@ -159,15 +162,18 @@ pub static COMMANDS: &[CommandSpec] = &[
         .about_seawall(),
     command("ping")
         .reads()
+        .runs_on_any_member()
         .reply_before_login(ReplyBeforeLogin::Ping)
         .passes_relay_before_login(),
     command("buildInfo")
         .aliases(&["buildinfo"])
         .reads()
+        .runs_on_any_member()
         .reply_before_login(ReplyBeforeLogin::BuildInfo)
         .passes_relay_before_login(),
     command("connectionStatus")
         .reads()
+        .runs_on_any_member()
         .reply_before_login(ReplyBeforeLogin::ConnectionStatus)
         .passes_relay_before_login(),
     // Since 5.1, servers reply to `getLastError` with an error, so no client needs it before a

@@ -43,6 +43,9 @@ pub struct CommandSpec {
     /// True for the command `seawall`, which shows Seawall's state or reloads its configuration. If
     /// the configuration switches this command off, it is forwarded like an unknown command.
     pub is_about_seawall: bool,
+    /// True if every member of a replica set runs the command, even without a read preference, and
+    /// the reply does not depend on the member.
+    pub runs_on_any_member: bool,
     /// True if the command ends other work: a transaction, a session, a cursor, an operation or the
     /// lock of `fsync`. The command must not wait until this work ends.
     pub ends_work: bool,
@@ -277,6 +280,7 @@ pub(super) const fn command(name: &'static str) -> CommandSpec {
         may_be_compressed: true,
         is_counted: true,
         is_about_seawall: false,
+        runs_on_any_member: false,
         ends_work: false,
         is_replayed: false,
     }
@@ -398,6 +402,13 @@ impl CommandSpec {
     pub(super) const fn about_seawall(self) -> Self {
         Self {
             is_about_seawall: true,
+            ..self
+        }
+    }
+
+    pub(super) const fn runs_on_any_member(self) -> Self {
+        Self {
+            runs_on_any_member: true,
             ..self
         }
     }

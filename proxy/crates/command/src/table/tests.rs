@@ -204,6 +204,22 @@ fn only_the_listed_commands_end_other_work() {
     assert!(!UNKNOWN.ends_work);
 }
 
+#[test]
+fn only_the_listed_commands_run_on_any_member_without_a_read_preference() {
+    let expected = [
+        "buildInfo",
+        "buildinfo",
+        "connectionStatus",
+        "endSessions",
+        "ping",
+        "refreshSessions",
+        "startSession",
+    ];
+    let anywhere = names(|command| command.runs_on_any_member);
+    assert_eq!(anywhere, BTreeSet::from(expected));
+    assert!(!UNKNOWN.runs_on_any_member);
+}
+
 /// Statements are the writes that a command contains. Seawall can forward a streamed command before
 /// all of its bytes have arrived.
 #[test]
