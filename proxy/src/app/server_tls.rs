@@ -180,15 +180,18 @@ impl ServerTlsFiles {
     }
 
     /// The directory of authorities that `SSL_CERT_DIR` or the operating system names. Seawall does
-    /// not read this directory, and verifies servers with other authorities. This method may block,
-    /// because it lists the file names in the directory of the operating system. `None` in any of
-    /// these cases:
+    /// not read this directory, and verifies servers with other authorities. If the authorities of
+    /// the operating system are used, this method may block, because it lists the file names in
+    /// their directory. `None` in any of these cases:
     ///
     /// - There is no such directory.
     /// - The configuration names a file of authorities, or servers are not verified.
     /// - `SSL_CERT_DIR` is not used, and the operating system has a file of authorities or has no
     ///   authorities in its directory.
     pub(crate) fn unread_directory(&self) -> Option<UnreadDirectory> {
+        if !self.uses_system_authorities() {
+            return None;
+        }
         let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let named = match variable(ENV_CERT_FILE) {
             Some(_) => None,
@@ -205,7 +208,7 @@ impl ServerTlsFiles {
         system: &ProbeResult,
         named: Option<&OsStr>,
     ) -> Option<UnreadDirectory> {
-        if self.verification == Verification::Off || self.authorities.is_some() {
+        if !self.uses_system_authorities() {
             return None;
         }
         let directory = match named {
@@ -217,6 +220,11 @@ impl ServerTlsFiles {
             None => "the authorities of Mozilla".to_owned(),
         };
         Some(UnreadDirectory { directory, trusted })
+    }
+
+    /// True if servers are verified, and the configuration names no file of authorities.
+    fn uses_system_authorities(&self) -> bool {
+        self.verification != Verification::Off && self.authorities.is_none()
     }
 
     /// Logs warnings about the verification of servers: one if certificates or host names are not
