@@ -319,7 +319,7 @@ impl Insight {
         if let Some(unwritten) = &mut *self.unwritten.lock() {
             unwritten.merge(delta);
         }
-        let select = |from, to| self.history.lock().select(from, to, 1);
+        let select = |from, to| self.history.lock().select_begun(from, to);
         let mut stalls = self.stalls.lock();
         let ended = stalls.second(over, &whole, &servers, samples, &select);
         drop(stalls);
@@ -456,7 +456,8 @@ impl Insight {
     }
 
     /// Selects the frames between two times. A frame contains the packed figures of one step of the
-    /// history. The caller unpacks the selected frames.
+    /// history. The first frame may begin before `from`, and the last frame may end after `to`. The
+    /// caller unpacks the selected frames.
     pub fn select(&self, from: SystemTime, to: SystemTime) -> Selection {
         let (from, to) = (seconds(from), seconds(to));
         self.history.lock().select(from, to, 1)
@@ -518,7 +519,7 @@ impl Insight {
     ) -> Result<Changes, SpanError> {
         let spans = spans(against, window, end, self.now())?;
         let compared = |(from, to)| {
-            let selection = self.history.lock().select(from, to, 1);
+            let selection = self.history.lock().select_begun(from, to);
             let period = selection.period();
             Compared { from, to, period }
         };

@@ -534,15 +534,29 @@ impl History {
     }
 
     /// Selects the frames of a period, without unpacking them. The period is divided into steps of
-    /// `step` seconds, and begins with the step that contains `from`.
+    /// `step` seconds, or of the length of the chosen tier's frames if these are longer. The period
+    /// begins with the step that contains `from`. The last frame may end after `to`, because a
+    /// frame cannot be divided.
     ///
     /// The chosen tier is the tier with the longest frames of at most `step` seconds. If its data
     /// begins after `from`, a tier with longer frames is chosen, whose data begins earlier. For the
     /// time after the last frame of the chosen tier, frames are selected from the tiers with
-    /// shorter frames. A frame that begins before the first step is omitted. So if `step` is 1, a
-    /// frame belongs only to the period in which it begins, and two adjacent periods never use the
-    /// same frame.
+    /// shorter frames.
     pub fn select(&self, from: u64, to: u64, step: u64) -> Selection {
+        let chosen = self.tier_for(from, step);
+        let length = TIERS.get(chosen).map_or(1, |(length, _)| *length);
+        let step = step.max(length);
+        self.frames_from(chosen, from - from % step, to)
+    }
+
+    /// Like [`Self::select`] with the shortest steps, but omits a frame that begins before `from`.
+    /// So two adjacent periods never use the same frame.
+    pub(crate) fn select_begun(&self, from: u64, to: u64) -> Selection {
+        self.frames_from(self.tier_for(from, 1), from, to)
+    }
+
+    /// The tier that [`Self::select`] chooses.
+    fn tier_for(&self, from: u64, step: u64) -> usize {
         let step = step.max(1);
         let fitting = TIERS.iter().rposition(|(length, _)| *length <= step);
         let fitting = fitting.unwrap_or(0);
@@ -553,9 +567,14 @@ impl History {
         let begins = oldest.map_or(from, |oldest| oldest.max(from));
         let reaches = |tier: &usize| self.known_from(*tier).is_some_and(|known| known <= begins);
         let mut tiers = tiers;
-        let chosen = tiers.find(reaches).unwrap_or(fitting);
+        tiers.find(reaches).unwrap_or(fitting)
+    }
+
+    /// The frames of a tier that begin in `from..to`, and for the time after them the frames of the
+    /// tiers with shorter frames.
+    fn frames_from(&self, chosen: usize, from: u64, to: u64) -> Selection {
         let mut selection = Selection::default();
-        let mut from = from - from % step;
+        let mut from = from;
         for tier in (0..=chosen).rev() {
             for frame in self.frames(tier, from, to) {
                 selection.take(frame, &self.labels);

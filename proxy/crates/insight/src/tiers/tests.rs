@@ -80,9 +80,32 @@ fn operation_counts_are_exact_while_the_latest_steps_have_not_ended() {
     let all = history.period(START, START + 3_725);
     assert_eq!(whole(&all), sum(0, 3_725));
     assert_eq!(all.length, Duration::from_secs(3_725));
-    // The range begins in the middle of a step of 10 s, so the result begins with the next step.
+    // The range begins in the middle of a step of 10 s, so the result begins with this step.
     let hour = history.period(START + 123, START + 3_725);
-    assert_eq!(whole(&hour), sum(130, 3_725));
+    assert_eq!(whole(&hour), sum(120, 3_725));
+}
+
+/// Two days ago, the history has only steps of 600 s.
+#[test]
+fn a_period_within_one_step_of_the_history_has_the_figures_of_this_step() {
+    let mut history = filled(1_200);
+    for second in 0..400 {
+        history.add(
+            START + 2 * 86_400 + second,
+            BTreeMap::new(),
+            Gauges::default(),
+        );
+    }
+    let step = history.period(START + 600, START + 1_200);
+    for (from, to) in [(660, 960), (601, 602), (600, 1_200)] {
+        let period = history.period(START + from, START + to);
+        assert_eq!(period, step, "{from} to {to}");
+        let begun = history.select_begun(START + from, START + to).period();
+        let is_aligned = from == 600;
+        assert_eq!(begun.series.is_empty(), !is_aligned, "{from} to {to}");
+    }
+    assert_eq!(step.length, Duration::from_secs(600));
+    assert!(whole(&step) > 0);
 }
 
 /// The history has four *tiers*. Their steps have a length of 1 s, 10 s, 60 s and 600 s.
