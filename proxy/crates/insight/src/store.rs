@@ -5,7 +5,7 @@
 //! has a version that this Seawall cannot read, it is renamed, and a new file is created.
 
 use std::{
-    fs::{self, OpenOptions, Permissions},
+    fs::{self, File, OpenOptions, Permissions},
     io,
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     panic,
@@ -223,10 +223,10 @@ impl Store {
     pub(super) fn copy(&mut self, suffix: u64) -> Result<PathBuf, StoreError> {
         drop(self.database.take());
         let copy = self.path.with_file_name(format!("{FILE}.{suffix}"));
-        let copied = fs::copy(&self.path, &copy);
+        let copied = copy_durably(&self.path, &copy);
         self.database = Some(Self::open_database(&self.path)?);
         match copied {
-            Ok(_) => Ok(copy),
+            Ok(()) => Ok(copy),
             Err(source) => Err(StoreError::Io { path: copy, source }),
         }
     }
@@ -244,6 +244,22 @@ impl Store {
         self.database = Some(opened);
         Ok(())
     }
+}
+
+/// Copies a file. The copy appears under its name only when it is complete and on the disk. After a
+/// failure, nothing of it is left.
+fn copy_durably(from: &Path, to: &Path) -> io::Result<()> {
+    let partial = to.with_added_extension("partial");
+    let copied = fs::copy(from, &partial)
+        .and_then(|_| File::open(&partial)?.sync_all())
+        .and_then(|()| fs::rename(&partial, to));
+    if copied.is_err() {
+        // The copy may have failed before it created the file.
+        drop(fs::remove_file(&partial));
+    }
+    copied?;
+    to.parent()
+        .map_or(Ok(()), |directory| File::open(directory)?.sync_all())
 }
 
 /// Writes the version, and creates the tables that are missing.
@@ -521,6 +537,22 @@ mod tests {
         labels
             .map(|label| (label, (figures.clone(), 1.0)))
             .collect()
+    }
+
+    #[test]
+    fn a_failed_copy_of_the_history_file_leaves_no_file_and_the_store_stays_usable() {
+        let directory = Directory::new("copy");
+        let (mut store, _) = Store::open(&directory.0).unwrap();
+        let copy = store.copy(7).unwrap();
+        assert!(copy.metadata().unwrap().len() > 0);
+        // A file cannot replace a directory.
+        fs::create_dir(directory.0.join(format!("{FILE}.8"))).unwrap();
+        assert!(store.copy(8).is_err());
+        let files = fs::read_dir(&directory.0).unwrap().flatten();
+        let mut names: Vec<_> = files.map(|file| file.file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["history.redb", "history.redb.7", "history.redb.8"]);
+        store.write(&Delta::default()).unwrap();
     }
 
     #[test]
