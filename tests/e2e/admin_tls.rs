@@ -195,7 +195,7 @@ async fn a_failed_handshake_is_logged_with_its_cause_and_the_address_of_the_call
     let scene = AdminTlsScene::start(REQUIRED).await;
     let refused = scene.run(&["status"], None).await;
     assert_eq!(refused.status.code(), Some(69), "{refused:?}");
-    let message = "TLS handshake with a caller of the admin address failed";
+    let message = "TLS handshake with a caller of the admin API failed";
     assert_warned_of_handshake(&scene.process, message, "no certificate").await;
 }
 

@@ -573,7 +573,7 @@ async fn each_start_warns_about_server_certificates_that_are_not_fully_verified(
 }
 
 #[tokio::test]
-async fn the_admin_address_is_bound_at_every_address_of_its_host_name() {
+async fn the_admin_listener_binds_every_ip_address_of_its_host_name() {
     let scratch = Scratch::create().unwrap();
     let toml = "listen.address = \"127.0.0.1:0\"\nadmin.address = \"localhost:0\"\n\
                 deployment.uri = \"mongodb://127.0.0.1:1/\"\n";

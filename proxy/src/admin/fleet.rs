@@ -116,7 +116,8 @@ struct UnparsedReply {
 /// The reason why a peer's reply could not be read.
 enum FetchError {
     Client(ClientError),
-    /// Replies that are not merged yet use all memory for replies (see [`MAX_MEMORY_BYTES`]).
+    /// No memory is free for this reply. Replies that wait to be merged hold all of
+    /// [`MAX_MEMORY_BYTES`].
     NoMemory,
 }
 

@@ -98,7 +98,7 @@ async fn run(
     }
 }
 
-/// Returns the function that performs the TLS handshake with each caller of the admin address. The
+/// Returns the function that performs the TLS handshake with each caller of the admin API. The
 /// function also logs failed handshakes. The cryptography runs on threads of low priority, so that
 /// handshakes do not delay the control plane. While TLS is off, there is no handshake.
 pub(super) fn handshakes(

@@ -242,7 +242,7 @@ impl ServerTlsFiles {
             tracing::warn!(
                 directory,
                 trusted,
-                "Seawall does not read the directory of certificate authorities"
+                "Seawall ignores the directory of certificate authorities, because it reads them only from a file"
             );
         }
     }

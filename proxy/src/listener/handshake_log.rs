@@ -46,14 +46,14 @@ impl HandshakeLog {
         tracing::debug!(%error, %peer, "TLS handshake with a client failed");
     }
 
-    /// Logs a failed handshake with a caller of the admin address. The levels are chosen as in
+    /// Logs a failed handshake with a caller of the admin API. The levels are chosen as in
     /// [`Self::record`].
     pub(crate) fn record_caller(&self, error: &io::Error, peer: SocketAddr) {
         if let Some((cause, failures)) = self.due(error, Instant::now()) {
-            tracing::warn!(cause, %error, %peer, failures, "TLS handshake with a caller of the admin address failed");
+            tracing::warn!(cause, %error, %peer, failures, "TLS handshake with a caller of the admin API failed");
             return;
         }
-        tracing::debug!(%error, %peer, "TLS handshake with a caller of the admin address failed");
+        tracing::debug!(%error, %peer, "TLS handshake with a caller of the admin API failed");
     }
 
     /// Counts a failure that has a [`Cause`]. Returns the cause, and the number of failures with

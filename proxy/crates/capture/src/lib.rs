@@ -1,17 +1,20 @@
 //! The file format of captured traffic: its records, a writer and a reader. The module [`recorder`]
 //! reads and writes the files of mongod's own traffic recorder.
 //!
-//! A capture holds the commands of the captured clients, and the servers' replies or only facts
-//! about these replies. An [`Omitted`](record::Omitted) record counts what was not recorded. A
-//! capture is a sequence of files, called *parts*. This crate reads and writes bytes through
-//! `std::io`. It opens no files and does not depend on the proxy.
+//! A capture holds the commands of the captured clients. For each reply of a server, it holds
+//! either the whole message or only its facts, such as its length and its error code. An
+//! [`Omitted`](record::Omitted) record counts what was not recorded. A capture is a sequence of
+//! files, called *parts*. This crate reads and writes bytes through `std::io`. It opens no files
+//! and does not depend on the proxy.
 //!
 //! ```text
 //! part   = magic(8) version(4) block*
-//! block  = compressedBytes(4) plainBytes(4) CRC-32C(4) zstd frame      integers little-endian
-//! frame  = (length record)*                                            length as a varint
+//! block  = compressedBytes(4) plainBytes(4) CRC-32C(4) frame    ; frame is compressed with zstd
+//! frame  = (length record)*                                     ; each length is a varint
 //! record = Header | ClientBegan | ClientEnded | Command | Reply | Omitted | Event | End
 //! ```
+//!
+//! Integers are little-endian.
 //!
 //! Records are protocol buffers ([`record`]). The first record of each part is a
 //! [`Header`](record::Header), and the last record is an [`End`](record::End). A part without an

@@ -19,10 +19,12 @@ pub(super) struct Groups<'a> {
     by_namespace: HashMap<Namespace<'a>, Load>,
 }
 
-/// The number of operations and their server load.
+/// The load of some operations on the servers.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Load {
+    /// Number of operations.
     pub(super) count: u64,
+    /// Total time that servers spent on the operations and their `getMore`s.
     pub(super) time: Duration,
 }
 

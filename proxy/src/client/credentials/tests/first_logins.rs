@@ -66,9 +66,10 @@ async fn a_user_unknown_for_one_mechanism_can_begin_a_login_by_another_mechanism
     assert!(matches!(other, Ok(Obtained::FirstLogin(_))));
 }
 
-/// Servers compare the authorization identity with the user's name without decoding escapes.
+/// Servers compare the authorization identity with the user's name without decoding escapes. So
+/// they refuse this login, although the user exists.
 #[tokio::test]
-async fn an_escaped_authorization_identity_does_not_make_its_user_unknown() {
+async fn a_user_is_not_remembered_as_unknown_after_a_login_with_an_escaped_identity() {
     let scene = LoginScene::new().await;
     scene.server.set_password("a=b", "secret");
     scene.server.reply_instead("saslStart", error(18));
