@@ -31,8 +31,6 @@ pub struct Checkout {
     /// When the last exchange ended; `None` during an exchange and before the first exchange.
     finished_at: Option<Instant>,
     latency: Option<Duration>,
-    /// The time for which the server had not replied when the client left.
-    least_latency: Option<Duration>,
     is_late: bool,
     has_expired: bool,
     is_streamed: bool,
@@ -67,7 +65,6 @@ impl Checkout {
             checked_out_at: now,
             finished_at: None,
             latency: None,
-            least_latency: None,
             is_late: false,
             has_expired: false,
             is_streamed: false,
@@ -138,11 +135,6 @@ impl Checkout {
         self.latency = Some(latency);
     }
 
-    /// Records for how long the server had not replied when the client left.
-    pub(crate) fn set_least_latency(&mut self, latency: Duration) {
-        self.least_latency = Some(latency);
-    }
-
     /// Marks the connection to be closed at check-in for this reason, even if its exchange is
     /// complete.
     pub(crate) fn discard(&mut self, reason: CloseReason) {
@@ -197,7 +189,6 @@ impl Drop for Checkout {
             usage: Usage {
                 server_time,
                 latency: self.latency,
-                least_latency: self.least_latency,
                 is_late: self.is_late,
                 has_expired: self.has_expired,
                 is_streamed: self.is_streamed,

@@ -11,6 +11,7 @@ mod state;
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 
 use foldhash::fast::RandomState;
@@ -186,6 +187,11 @@ impl Inner {
         self.generation
     }
 
+    /// Records that an operation took at least this long at the server.
+    pub(super) fn observe_latency_of_at_least(&mut self, took: Duration, now: Instant) {
+        self.latency.observe_at_least(took, now);
+    }
+
     /// The server's current latency in seconds.
     pub(super) fn latency_seconds(&self, now: Instant) -> f64 {
         self.latency.seconds(now)
@@ -345,9 +351,6 @@ impl Inner {
         let need = slot.map(|slot| self.slots.release(slot, usage, now));
         if let Some(latency) = usage.latency {
             self.latency.observe(latency, now);
-        }
-        if let Some(latency) = usage.least_latency {
-            self.latency.observe_at_least(latency, now);
         }
         let Some(user) = self.users.get_mut(&id) else {
             // This is impossible: a checked-out connection is counted as in use, and a user with

@@ -595,6 +595,13 @@ impl ServerPool {
         self.inner.lock().waits(now)
     }
 
+    /// Records that an operation took at least this long at the server: its client left before the
+    /// reply.
+    pub(crate) fn observe_latency_of_at_least(&self, took: Duration) {
+        let mut inner = self.inner.lock();
+        inner.observe_latency_of_at_least(took, Instant::now());
+    }
+
     /// The estimated cost of one more operation, from the recent latency and the number of
     /// operations in flight or waiting.
     pub fn cost(&self, now: Instant) -> Cost {

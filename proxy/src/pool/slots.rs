@@ -123,8 +123,6 @@ pub(super) struct Usage {
     /// The time from the last byte of the command to the last byte of the reply. `None` if this
     /// time says nothing about the speed of the server.
     pub(super) latency: Option<Duration>,
-    /// The time for which the server had not replied when the client left.
-    pub(super) least_latency: Option<Duration>,
     /// True if the reply came too late to be useful, because the client had left.
     pub(super) is_late: bool,
     /// True if the operation exceeded its time limit.

@@ -109,7 +109,9 @@ impl Operation<'_> {
             }
             Err(RelayError::ClientGone { unread }) => {
                 if unread == Unread::Whole && slice.is_none() {
-                    checkout.set_least_latency(sent_at.elapsed());
+                    checkout
+                        .pool()
+                        .observe_latency_of_at_least(sent_at.elapsed());
                 }
                 self.abandon(checkout, unread, slice.is_some());
                 Attempt::Ended(AttemptEnd::Gone)
