@@ -185,7 +185,7 @@ mod tests {
             refusal(&command, true, relayed).is_some()
         };
         let login = start.to_vec().unwrap();
-        for (db, refused) in [(EXTERNAL, false), ("admin", true), ("$External", true)] {
+        for (db, refused) in [(EXTERNAL, false), ("admin", true), ("external", true)] {
             assert_eq!(is_refused(&login, db, Relayed::OtherMechanisms), refused);
             assert!(!is_refused(&login, db, Relayed::All), "{db}");
         }
