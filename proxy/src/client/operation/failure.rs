@@ -13,6 +13,9 @@ use seawall_command::{
 /// Error label: the operation wrote nothing.
 pub(super) const NO_WRITES_PERFORMED: &str = "NoWritesPerformed";
 
+/// The message of errors 202 and 262 of servers.
+const NO_CONNECTION: &str = "Couldn't get a connection within the time limit";
+
 /// Facts about a failed command and its client, which determine the error reply.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FailedCommand<'a> {
@@ -77,40 +80,31 @@ pub(super) fn error_reply(command: &FailedCommand<'_>, failure: &Failure) -> Err
     }
 }
 
-/// The error for an operation that got no permit or connection in time.
+/// The error for an operation that got no permit or connection in time. The operation has not run.
 fn overloaded(command: &FailedCommand<'_>) -> ErrorReply {
-    let (mut error, labels) = match command.announces_backpressure {
-        true => (
-            ErrorReply::new(
-                INGRESS_RATE_LIMIT_EXCEEDED,
-                "no connection became available in time",
-            ),
-            &[
-                SYSTEM_OVERLOADED_ERROR,
-                RETRYABLE_ERROR,
-                NO_WRITES_PERFORMED,
-            ][..],
+    let is_resumable = command.is_resumable && command.class == Class::GetMore;
+    let (code, message) = match (command.announces_backpressure, is_resumable) {
+        (true, _) => (
+            INGRESS_RATE_LIMIT_EXCEEDED,
+            "no connection became available in time",
         ),
-        false => (
-            ErrorReply::new(
-                match command.is_resumable {
-                    true => EXCEEDED_TIME_LIMIT,
-                    false => NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT,
-                },
-                "Couldn't get a connection within the time limit",
-            ),
-            match command.class {
-                // The statement has not run, so the application can run the transaction again.
-                _ if command.in_transaction => &[TRANSIENT_TRANSACTION_ERROR][..],
-                // An earlier attempt may have written. With this label, the driver reports the
-                // error of that attempt.
-                Class::Write => &[NO_WRITES_PERFORMED][..],
-                _ => &[][..],
-            },
-        ),
+        (false, true) => (EXCEEDED_TIME_LIMIT, NO_CONNECTION),
+        (false, false) => (NETWORK_INTERFACE_EXCEEDED_TIME_LIMIT, NO_CONNECTION),
     };
-    error = error.with_labels(labels);
-    if command.is_resumable {
+    let mut error = ErrorReply::new(code, message);
+    if command.announces_backpressure {
+        error.labels = vec![SYSTEM_OVERLOADED_ERROR, RETRYABLE_ERROR];
+    }
+    // An earlier attempt may have written. With this label, the driver reports the error of that
+    // attempt.
+    let may_have_written = command.class == Class::Write && !command.in_transaction;
+    if command.announces_backpressure || may_have_written {
+        error.labels.push(NO_WRITES_PERFORMED);
+    }
+    if command.in_transaction {
+        error.labels.push(TRANSIENT_TRANSACTION_ERROR);
+    }
+    if is_resumable {
         // Without this label, the driver would end the change stream.
         error.labels.push(RESUMABLE_CHANGE_STREAM_ERROR);
     }
@@ -134,7 +128,8 @@ fn no_server(
     // If the set has no primary, a retry may find a new one. If the set has a primary but no member
     // that suits a read preference such as `secondary`, a retry would probably fail too. Then the
     // driver gets an error that it does not retry.
-    let is_hopeless = mode != Mode::Primary && has_primary;
+    let suits_primary = matches!(mode, Mode::Primary | Mode::PrimaryPreferred);
+    let is_hopeless = !suits_primary && has_primary;
     if command.may_be_repeated && !is_hopeless {
         return host_unreachable(command, "no suitable server");
     }
@@ -225,6 +220,16 @@ mod tests {
         announces_backpressure: true,
         ..FIND
     };
+    const MODERN_IN_TRANSACTION: FailedCommand<'_> = FailedCommand {
+        announces_backpressure: true,
+        ..IN_TRANSACTION
+    };
+    /// Its first cursor belongs to a change stream.
+    const KILL_CURSORS: FailedCommand<'_> = FailedCommand {
+        name: "killCursors",
+        class: Class::KillCursors,
+        ..CHANGE_STREAM
+    };
 
     fn no_server(mode: Mode, has_primary: bool) -> Failure {
         Failure::NoServer {
@@ -257,10 +262,19 @@ mod tests {
             (FIND, Failure::Unauthenticated, (13, vec![])),
             (FIND, Failure::LoginRefused, (18, vec![])),
             (FIND, Failure::Overload, (202, vec![])),
-            (MODERN, Failure::Overload, (462, overloaded)),
+            (MODERN, Failure::Overload, (462, overloaded.clone())),
             (CHANGE_STREAM, Failure::Overload, (262, resumable.clone())),
             (WRITE, Failure::Overload, (202, vec![NO_WRITES_PERFORMED])),
             (IN_TRANSACTION, Failure::Overload, (202, transient.clone())),
+            (
+                MODERN_IN_TRANSACTION,
+                Failure::Overload,
+                (
+                    462,
+                    [&overloaded[..], &[TRANSIENT_TRANSACTION_ERROR]].concat(),
+                ),
+            ),
+            (KILL_CURSORS, Failure::Overload, (202, vec![])),
             (COMMIT, Failure::Overload, (6, retry.clone())),
             (FIND, failed.clone(), (6, vec![])),
             (WRITE, failed.clone(), (6, retry.clone())),
@@ -272,6 +286,7 @@ mod tests {
             (FIND, no_server(primary, false), (6, vec![])),
             (WRITE, no_server(primary, false), (6, retry.clone())),
             (FIND, no_server(secondary, false), (6, vec![])),
+            (FIND, no_server(Mode::PrimaryPreferred, true), (6, vec![])),
             (FIND, no_server(secondary, true), (133, vec![])),
             (UPDATE_MANY, no_server(primary, false), (133, vec![])),
             (
