@@ -534,7 +534,7 @@ impl History {
     }
 
     /// Selects the frames of a period, without unpacking them. The period is divided into steps of
-    /// `step` seconds, or of the length of the chosen tier's frames if these are longer. The period
+    /// `step` seconds, rounded up to whole frames of the chosen tier. The period
     /// begins with the step that contains `from`. The last frame may end after `to`, because a
     /// frame cannot be divided.
     ///
@@ -545,7 +545,7 @@ impl History {
     pub fn select(&self, from: u64, to: u64, step: u64) -> Selection {
         let chosen = self.tier_for(from, step);
         let length = TIERS.get(chosen).map_or(1, |(length, _)| *length);
-        let step = step.max(length);
+        let step = step.max(1).next_multiple_of(length);
         self.frames_from(chosen, from - from % step, to)
     }
 

@@ -106,6 +106,9 @@ fn a_period_within_one_step_of_the_history_has_the_figures_of_this_step() {
     }
     assert_eq!(step.length, Duration::from_secs(600));
     assert!(whole(&step) > 0);
+    // Steps of 900 s are rounded up to 1,200 s. `START` is in the middle of such a step.
+    let long = history.select(START + 310, START + 960, 900).period();
+    assert_eq!(long, history.period(START, START + 1_200));
 }
 
 /// The history has four *tiers*. Their steps have a length of 1 s, 10 s, 60 s and 600 s.
