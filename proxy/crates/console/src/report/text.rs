@@ -41,11 +41,15 @@ fn section(lines: &mut Vec<String>, title: &str, body: Vec<String>) {
     lines.extend(body);
 }
 
-/// The start and the end of the report's period, in seconds since the epoch.
+/// The start and the end of the report's period, in seconds since the epoch. The period consists of
+/// whole steps of the history, so the last step of a past period may end after the requested end
+/// (`made_at`).
 pub(super) fn ends(report: &Report) -> (f64, f64) {
     let covered = report.covered_seconds();
-    let to = report.made_at;
-    let first = report.timeline.steps.first().map(|step| step.at);
+    let steps = &report.timeline.steps;
+    let last_ends = steps.last().map(|step| step.at + step.seconds);
+    let to = last_ends.map_or(report.made_at, |end| end.max(report.made_at));
+    let first = steps.first().map(|step| step.at);
     (first.unwrap_or(to - covered).min(to - covered), to)
 }
 
@@ -360,6 +364,27 @@ mod tests {
         young.timeline.steps.clear();
         assert_eq!(period(&young), "2026-11-21 17:49:35 to 17:51:05 UTC (90 s)");
         assert!(report(&young).contains("no step"));
+    }
+
+    /// Two days ago, the history has only steps of 600 s. The requested period is from 610 s to
+    /// 1,810 s.
+    #[test]
+    fn a_report_on_a_past_period_states_the_period_of_its_whole_steps() {
+        let mut past = example();
+        (past.made_at, past.since_seconds) = (1_810.0, 1_800.0);
+        past.timeline.step_seconds = 600.0;
+        past.timeline.steps = [600.0, 1_200.0, 1_800.0]
+            .map(|at| TimelineStep {
+                at,
+                seconds: 600.0,
+                ..Default::default()
+            })
+            .into();
+        assert_eq!(ends(&past), (600.0, 2_400.0));
+        assert_eq!(
+            period(&past),
+            "1970-01-01 00:10:00 to 00:40:00 UTC (30 min)"
+        );
     }
 
     /// The history is kept across restarts, but storms and stalls are not.
