@@ -242,7 +242,7 @@ impl ServerTlsFiles {
             tracing::warn!(
                 directory,
                 trusted,
-                "Seawall ignores the directory of certificate authorities, because it reads them only from a file"
+                "Seawall ignores the directory of certificate authorities, because it reads authorities only from a file"
             );
         }
     }

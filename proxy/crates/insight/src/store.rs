@@ -246,8 +246,8 @@ impl Store {
     }
 }
 
-/// Copies a file. The copy appears under its name only when it is complete and on the disk. After a
-/// failure, nothing of it is left.
+/// Copies a file. The copy gets its name only when it is complete and on the disk. If the copy
+/// fails, its part is removed.
 fn copy_durably(from: &Path, to: &Path) -> io::Result<()> {
     let partial = to.with_added_extension("partial");
     let copied = fs::copy(from, &partial)

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_new_monitoring_client_has_no_seed_that_dns_no_longer_lists_if_it_knows_a_router() {
+    async fn a_new_monitoring_client_drops_seeds_that_dns_no_longer_lists_if_it_knows_a_router() {
         use TopologyType::{ReplicaSetNoPrimary, Sharded, Unknown};
         for (from_dns, topology_type, servers, hosts) in [
             (true, Sharded, "a c", "a c"),

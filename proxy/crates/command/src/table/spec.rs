@@ -44,7 +44,7 @@ pub struct CommandSpec {
     /// the configuration switches this command off, it is forwarded like an unknown command.
     pub is_about_seawall: bool,
     /// True if every member of a replica set runs the command, even without a read preference, and
-    /// the reply does not depend on the member.
+    /// clients accept the reply of any member.
     pub runs_on_any_member: bool,
     /// True if the command ends other work: a transaction, a session, a cursor, an operation or the
     /// lock of `fsync`. The command must not wait until this work ends.
