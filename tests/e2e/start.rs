@@ -16,8 +16,8 @@ use seawall_tests::{
     certificates::Certificates,
     eventually::eventually,
     mongod::{
-        Options, ROOT, ROOT_PASSWORD, ReplicaSet, Standalone, shared_replica_set,
-        shared_standalone, unique_name,
+        NewUser, Options, ROOT, ROOT_PASSWORD, ReplicaSet, Standalone, create_user,
+        shared_replica_set, shared_standalone, unique_name,
     },
     process::{Process, binary, run},
     raw::{Login, RawClient, RawError},
@@ -165,6 +165,28 @@ async fn seawall_check_connects_to_the_deployment_only_with_the_option_connect()
     let silent = run(&["check", "--connect", "--deployment", &down]).await;
     assert_eq!(silent.status.code(), Some(69), "{silent:?}");
     assert!(String::from_utf8_lossy(&silent.stderr).contains("deployment.uri"));
+}
+
+/// With a service account, Seawall reads the keys of clients through it by default.
+#[tokio::test]
+async fn seawall_check_reports_a_service_account_that_must_not_read_the_keys_of_users() {
+    let server = Standalone::start(Options::with_auth()).await.unwrap();
+    for (role, credentials, code) in [
+        ("clusterMonitor", "auto", 69),
+        ("clusterMonitor", "self", 0),
+        ("userAdminAnyDatabase", "auto", 0),
+    ] {
+        let user = NewUser::new("admin", &unique_name("account"), "p").role(role, "admin");
+        create_user(&server.client().unwrap(), &user).await.unwrap();
+        let uri = format!("mongodb://{}:p@{}/", user.login().user, server.address());
+        let mut command = Command::new(binary());
+        command.args(["check", "--connect", "--deployment", &uri]);
+        command.env("SEAWALL_AUTH__CREDENTIALS", credentials);
+        let checked = command.output().await.unwrap();
+        assert_eq!(checked.status.code(), Some(code), "{role}: {checked:?}");
+        let names_the_right = String::from_utf8_lossy(&checked.stderr).contains("viewUser");
+        assert_eq!(names_the_right, code != 0, "{role}: {checked:?}");
+    }
 }
 
 /// `SSL_CERT_FILE` names a file with authorities that are trusted instead of those of the operating

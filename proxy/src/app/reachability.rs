@@ -2,19 +2,24 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bson::cstr;
 use futures_util::future::select_ok;
-use seawall_config as config;
-use tokio::{runtime::Handle, time::Instant};
+use seawall_config::{self as config, Credentials};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, timeout},
+};
 
 use super::{convert, insight, server_tls::RunningServerTls};
 use crate::topology::{DeploymentOptions, Topology};
-use seawall_auth::NonceSource;
-use seawall_command::ReadPreference;
-use seawall_transport::connection::{Connector, ServerAddress};
+use seawall_auth::{NonceSource, users_info_command};
+use seawall_command::{ReadPreference, UNAUTHORIZED};
+use seawall_transport::connection::{Connection, Connector, ServerAddress, reply_is_ok};
 
 /// Connects to a host of the connection string, and selects the primary, a router or the standalone
-/// server. If there is a service account, logs in there as this account. Each of these steps takes
-/// at most `limit`.
+/// server. If there is a service account, logs in there as this account. If Seawall verifies
+/// clients through the account, also checks that the account may read the keys of other users. Each
+/// of these steps takes at most `limit`.
 ///
 /// # Errors
 /// A text that describes the problem.
@@ -50,9 +55,31 @@ pub(crate) async fn reach_deployment(
     };
     if let Some(account) = account {
         let login = connector.establish_account(pool.address(), &account);
-        login.await.map_err(|error| error.to_string())?;
+        let mut connection = login.await.map_err(|error| error.to_string())?;
+        if matches!(
+            settings.auth.credentials,
+            Credentials::Auto | Credentials::Lookup
+        ) {
+            let lookup = timeout(limit, check_lookup(&mut connection)).await;
+            lookup.map_err(|_| "usersInfo: no reply in time")??;
+        }
     }
     Ok(())
+}
+
+/// Checks that the service account may read the keys of other users, by asking for a user that does
+/// not exist.
+async fn check_lookup(connection: &mut Connection) -> Result<(), String> {
+    let mut command = users_info_command("seawall-check", "admin");
+    command.append(cstr!("$db"), "admin");
+    let reply = connection.run(&command).await;
+    let reply = reply.map_err(|error| format!("usersInfo: {error}"))?;
+    reply_is_ok(&reply).map_err(|(code, message)| match code {
+        UNAUTHORIZED => "the user needs the privilege viewUser on all databases, because Seawall \
+                         reads the keys of clients through it; or set auth.credentials = \"self\""
+            .to_owned(),
+        _ => format!("usersInfo: {message} ({code})"),
+    })
 }
 
 /// Connects to one of `hosts`.
