@@ -120,11 +120,14 @@ fn text_or_default(key: &Key, given: Option<&Value>) -> String {
 }
 
 /// Keys that usually have a different value in each instance.
-const OF_INSTANCE: [&str; 5] = [
+const OF_INSTANCE: [&str; 8] = [
     "admin.address",
     "admin.metrics_address",
+    "capture.directory",
+    "history.directory",
     "listen.address",
     "listeners[].address",
+    "slow_log.file",
     "telemetry.resource_attributes",
 ];
 
