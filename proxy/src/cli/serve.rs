@@ -235,7 +235,9 @@ async fn serve_until_signal(app: &App, signals: Signals, reloader: Reloader) -> 
 pub(super) fn exit_of(error: &StartError) -> Exit {
     match error {
         error if error.blames_configuration() => Exit::Usage,
-        StartError::Bind { .. } => Exit::Unavailable,
+        StartError::Bind { .. } | StartError::History(_) | StartError::SlowLog(_) => {
+            Exit::Unavailable
+        }
         _ => Exit::Internal,
     }
 }
