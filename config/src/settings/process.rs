@@ -48,7 +48,7 @@ section! {
 
     /// How long operations, cursors and transactions may continue after Seawall was asked to stop.
     drain: Duration = key("shutdown.drain_ms",
-        TIME_OR_0, Live, default 10000, unit "ms");
+        TIME_OR_0, Live, default 15000, unit "ms");
 }
 
 section! {
