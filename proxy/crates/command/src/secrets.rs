@@ -22,6 +22,10 @@ const OPLOG_DATABASE: &str = "local";
 /// The collection of the oplog.
 const OPLOG: &str = "oplog.rs";
 
+/// The collection in which the profiler of a database records commands. With some versions of
+/// servers, these commands contain the passwords of new users.
+const PROFILE: &str = "system.profile";
+
 /// The field that lists the namespaces of a `bulkWrite`.
 const NAMESPACES: &str = "nsInfo";
 
@@ -33,9 +37,10 @@ const ENCRYPTION_INFORMATION: &str = "encryptionInformation";
 /// database `admin`, and record changes to users in the oplog, in the database `local`. So replies
 /// from these databases may contain keys of users. For these databases, the result is false for
 /// `getMore`, `aggregate` and `explain`, and for each command whose first field may name a
-/// collection. On any database, the result is also false for an `aggregate` or `explain` that
-/// contains the name of the oplog, for example in a `$lookup`. A `getMore` on the cursor of such an
-/// `aggregate` is not recognized: the result for it may be true.
+/// collection. On any database, the result is also false for a command on the collection of the
+/// profiler, and for an `aggregate` or `explain` that contains the name of the oplog or of the
+/// profiler's collection, for example in a `$lookup`. A `getMore` on the cursor of such a `$lookup`
+/// is not recognized: the result for it may be true.
 pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
     let Some((spec, target)) = named(command.body) else {
         return false;
@@ -44,7 +49,14 @@ pub fn exchange_may_be_shown(command: &CommandBytes<'_>) -> bool {
         Syntax::Explain | Syntax::BulkWrite | Syntax::Aggregate if !lacks_secrets(command) => {
             return false;
         }
-        Syntax::Explain | Syntax::Aggregate if contains(command.body, OPLOG) => return false,
+        Syntax::Explain | Syntax::Aggregate | Syntax::GetMore
+            if [OPLOG, PROFILE]
+                .iter()
+                .any(|name| contains(command.body, name)) =>
+        {
+            return false;
+        }
+        _ if names_collection(target, PROFILE) => return false,
         // A `getMore` names its collection in another field: its first field is the cursor's id.
         Syntax::GetMore | Syntax::Aggregate | Syntax::Explain => true,
         _ if spec.is_secret => return false,
@@ -134,9 +146,28 @@ fn may_be_of_users(
     }
 }
 
-/// True if the value of a command's first field may name a collection: by its name or its UUID.
+/// True if the value of a command's first field may name a collection: by its name, which may also
+/// be a BSON symbol, or by its UUID. Other values, such as numbers, name no collection.
 fn may_name_collection(target: RawBsonRef<'_>) -> bool {
-    matches!(target, RawBsonRef::String(_) | RawBsonRef::Binary(_))
+    !matches!(
+        target,
+        RawBsonRef::Double(_)
+            | RawBsonRef::Int32(_)
+            | RawBsonRef::Int64(_)
+            | RawBsonRef::Decimal128(_)
+            | RawBsonRef::Boolean(_)
+            | RawBsonRef::Null
+            | RawBsonRef::Document(_)
+            | RawBsonRef::Array(_)
+    )
+}
+
+/// True if the value of a command's first field is the name `collection`.
+fn names_collection(target: RawBsonRef<'_>, collection: &str) -> bool {
+    match target {
+        RawBsonRef::String(name) | RawBsonRef::Symbol(name) => name == collection,
+        _ => false,
+    }
 }
 
 /// True if the command's `$db` is one of these databases. Also true if `$db` cannot be read,
@@ -173,7 +204,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bson::{Document, Uuid, doc};
+    use bson::{Bson, Document, Uuid, doc};
     use seawall_wire::Sequence;
 
     use super::*;
@@ -214,6 +245,59 @@ mod tests {
         ] {
             assert_eq!(is_shown(&command), expected, "{command}");
         }
+    }
+
+    /// The profiler records commands, and `currentOp` shows those in progress. These commands may
+    /// contain passwords.
+    #[test]
+    fn replies_with_commands_of_other_clients_are_secret() {
+        let lookup = doc! {"$lookup": {"from": "system.profile", "pipeline": [], "as": "x"}};
+        for (command, expected) in [
+            (doc! {"currentOp": 1, "$db": "admin"}, (false, false)),
+            (doc! {"find": "system.profile"}, (true, false)),
+            (
+                doc! {"find": Bson::Symbol("system.profile".to_owned())},
+                (true, false),
+            ),
+            (
+                doc! {"distinct": "system.profile", "key": "command"},
+                (true, false),
+            ),
+            (
+                doc! {"getMore": 7_i64, "collection": "system.profile"},
+                (true, false),
+            ),
+            (
+                doc! {"aggregate": "system.profile", "pipeline": []},
+                (true, false),
+            ),
+            (
+                doc! {"aggregate": "orders", "pipeline": [lookup]},
+                (true, false),
+            ),
+            (doc! {"explain": {"find": "system.profile"}}, (true, false)),
+            (doc! {"find": "system.profiles"}, (true, true)),
+        ] {
+            let mut command = command;
+            if !command.contains_key("$db") {
+                command.insert("$db", "shop");
+            }
+            assert_eq!(is_shown(&command), expected, "{command}");
+        }
+    }
+
+    /// Servers accept a symbol as the name of a collection.
+    #[test]
+    fn a_collection_of_the_users_database_may_be_named_by_a_symbol() {
+        let symbol = || Bson::Symbol("tempusers".to_owned());
+        for command in [
+            doc! {"find": symbol(), "$db": "admin"},
+            doc! {"insert": symbol(), "documents": [], "$db": "admin"},
+        ] {
+            assert_eq!(is_shown(&command), (false, false), "{command}");
+        }
+        let oplog = doc! {"find": Bson::Symbol("oplog.rs".to_owned()), "$db": "local"};
+        assert_eq!(is_shown(&oplog), (true, false));
     }
 
     /// A replay of a capture needs the commands of Queryable Encryption.

@@ -234,7 +234,8 @@ pub static COMMANDS: &[CommandSpec] = &[
     command("rotateCertificates"),
     command("getLog").first_field(FirstField::Option),
     command("logRotate"),
-    command("currentOp"),
+    // The reply contains the commands in progress, such as `createUser` with its password.
+    command("currentOp").secret(),
     command("killOp").ends_work(),
     command("top"),
     command("profile").first_field(FirstField::Option),

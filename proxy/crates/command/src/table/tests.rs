@@ -155,10 +155,9 @@ fn commands_with_credentials_are_never_compressed() {
 
 /// The slow log and captures never contain the values of a secret command.
 #[test]
-fn only_setparameter_usersinfo_unknown_commands_and_commands_with_credentials_are_secret() {
+fn only_commands_with_credentials_unknown_commands_and_three_others_are_secret() {
     let mut expected = names(|command| !command.may_be_compressed);
-    expected.insert("setParameter");
-    expected.insert("usersInfo");
+    expected.extend(["currentOp", "setParameter", "usersInfo"]);
     assert_eq!(names(|command| command.is_secret), expected);
     assert!(UNKNOWN.is_secret);
 }
