@@ -279,6 +279,21 @@ fn redacted_pipeline_stages_keep_paths_and_options() {
     }
 }
 
+/// Servers refuse other values of these options.
+#[test]
+fn redacted_operators_keep_ranks_limits_and_offsets() {
+    let aggregate = doc! { "aggregate": "c", "pipeline": [
+        { "$group": { "_id": null, "p": { "$percentile": {
+            "input": "$a", "p": [0.5, 0.95], "method": "approximate" } } } },
+        { "$project": { "f": { "$filter": { "input": "$l", "cond": "$$this", "limit": 3 } } } },
+        { "$setWindowFields": { "output": { "before": { "$shift": {
+            "output": "$a", "by": -2 } } } } },
+    ], "$db": "d" };
+    for mode in MODES {
+        assert_eq!(command(mode, &aggregate), aggregate);
+    }
+}
+
 #[test]
 fn writes_and_their_document_sequences_are_redacted() {
     let rows = [

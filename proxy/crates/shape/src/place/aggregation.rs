@@ -74,6 +74,8 @@ impl AggregationPart {
             },
             Self::List => expression(value),
             Self::Options if name == b"regex" => pattern(value),
+            // The ranks of `$percentile` are an array of numbers.
+            Self::Options if name == b"p" => numbers(value),
             Self::Options if KEPT_OPTIONS.contains(&name) => option(value),
             Self::Options if name == b"sortBy" => sort_by(value),
             Self::Options => expression(value),
@@ -323,7 +325,7 @@ fn is_names(array: Array<'_>) -> bool {
 }
 
 /// Operators with named arguments. Some of the arguments are options.
-const OPTION_OPERATORS: [&[u8]; 45] = [
+const OPTION_OPERATORS: [&[u8]; 46] = [
     b"$bottom",
     b"$bottomN",
     b"$convert",
@@ -363,6 +365,7 @@ const OPTION_OPERATORS: [&[u8]; 45] = [
     b"$regexMatch",
     b"$second",
     b"$setField",
+    b"$shift",
     b"$sortArray",
     b"$top",
     b"$topN",
@@ -373,16 +376,17 @@ const OPTION_OPERATORS: [&[u8]; 45] = [
 
 /// The options of [`OPTION_OPERATORS`] that are not values of users. They are names, counts, and
 /// words that the server defines.
-const KEPT_OPTIONS: [&[u8]; 13] = [
+const KEPT_OPTIONS: [&[u8]; 14] = [
     b"as",
     b"N",
     b"alpha",
+    b"by",
     b"field",
     b"format",
+    b"limit",
     b"method",
     b"n",
     b"options",
-    b"p",
     b"startOfWeek",
     b"timezone",
     b"to",
