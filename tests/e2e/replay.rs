@@ -145,13 +145,7 @@ impl WrittenCapture {
             at_us: self.at_us(),
             duration_us: u64::try_from(began.elapsed().as_micros()).unwrap(),
             bytes: u64::try_from(message.len()).unwrap(),
-            facts: Some(Facts {
-                ok: facts.ok == Some(true),
-                code: facts.error_code().unwrap_or(0),
-                cursor_id: facts.cursor_id.unwrap_or(0),
-                documents: facts.documents(),
-                ..Facts::default()
-            }),
+            facts: Some(Facts::from(&facts)),
             message: message.into(),
             ..Reply::default()
         };

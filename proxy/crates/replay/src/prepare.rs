@@ -6,7 +6,7 @@
 //! rewritten later, when they are sent.
 
 use bytes::Bytes;
-use seawall_capture::record::{Command, Content, Reply};
+use seawall_capture::record::{Command, Content, Facts, Reply};
 
 use crate::{
     CursorUse, Decision, OperationId, Planned, Planner, Recent, Rewriter, SkipReason,
@@ -60,12 +60,33 @@ pub(crate) enum ToRewrite {
 /// The value in place of the code if an error reply has no code. A server sends no negative codes.
 pub(crate) const ERROR_WITHOUT_CODE: i32 = -1;
 
+/// The error code of a reply: that of the command, else that of the first failed write, else that
+/// of the write concern error. 0 if there is no error; [`ERROR_WITHOUT_CODE`] if the error has no
+/// code.
+pub(crate) fn error_code(facts: &Facts) -> i32 {
+    let code = match facts {
+        Facts {
+            ok: false, code, ..
+        } => *code,
+        Facts {
+            write_errors: 1..,
+            write_error_code,
+            ..
+        } => *write_error_code,
+        _ if facts.write_concern_code == 0 => return 0,
+        _ => facts.write_concern_code,
+    };
+    match code {
+        0 => ERROR_WITHOUT_CODE,
+        code => code,
+    }
+}
+
 /// The end of an operation in the capture.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CapturedEnd {
     pub operation: OperationId,
-    /// The error code of the reply; 0 if the reply is not an error, or if there is no reply;
-    /// [`ERROR_WITHOUT_CODE`] if the reply is an error without a code.
+    /// The [`error_code`] of the reply; 0 if there is no reply.
     pub code: i32,
     /// The captured id of the cursor that the operation left open; 0 if there is none.
     pub cursor_id: i64,
@@ -160,12 +181,44 @@ impl Preparer {
         self.planner.note_cursor(cursor_id, origin);
         Some(Prepared::CapturedEnd(CapturedEnd {
             operation,
-            code: facts.map_or(0, |facts| match (facts.ok, facts.code) {
-                (false, 0) => ERROR_WITHOUT_CODE,
-                (_, code) => code,
-            }),
+            code: facts.map_or(0, error_code),
             cursor_id,
             documents: facts.map_or(0, |facts| facts.documents),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_code_of_a_reply_is_that_of_the_command_or_of_its_failed_writes() {
+        let ok = Facts {
+            ok: true,
+            ..Facts::default()
+        };
+        let failed = Facts::default();
+        let failed_write = |code| Facts {
+            write_errors: 2,
+            write_error_code: code,
+            ..ok.clone()
+        };
+        for (facts, code) in [
+            (ok.clone(), 0),
+            (failed.clone(), ERROR_WITHOUT_CODE),
+            (Facts { code: 13, ..failed }, 13),
+            (failed_write(11_000), 11_000),
+            (failed_write(0), ERROR_WITHOUT_CODE),
+            (
+                Facts {
+                    write_concern_code: 64,
+                    ..ok.clone()
+                },
+                64,
+            ),
+        ] {
+            assert_eq!(error_code(&facts), code, "{facts:?}");
+        }
     }
 }

@@ -29,7 +29,7 @@ use crate::{
     Rewriter, Schedule, SkipReason, Source,
     connection::{self, Done, Job},
     endpoint::{Description, Endpoint, EndpointError},
-    prepare::{CapturedEnd, ERROR_WITHOUT_CODE, Prepared, Preparer, ToRewrite, ToSend},
+    prepare::{CapturedEnd, Prepared, Preparer, ToRewrite, ToSend, error_code},
     records::{Item, Last, Read, Shares, read_ahead},
     results::{Ended, Results, RowId},
     rewrite::set_request_id,
@@ -785,12 +785,8 @@ fn record(results: &mut Results, entry: &Operation, done: &Done) -> ReplayedEnd 
         true => results.end_await(entry.row, &ended),
         false => results.end(entry.row, &ended),
     }
-    let code = facts.map_or(0, |facts| match facts.ok {
-        Some(true) => 0,
-        _ => facts.code.unwrap_or(ERROR_WITHOUT_CODE),
-    });
     ReplayedEnd {
-        code: Some(code),
+        code: Some(facts.as_ref().map_or(0, |facts| error_code(&facts.into()))),
         cursor_id: facts.and_then(|facts| facts.cursor_id).unwrap_or(0),
         documents: facts.map_or(0, |facts| facts.documents()),
     }
