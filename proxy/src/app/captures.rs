@@ -88,11 +88,12 @@ pub(super) fn see(captures: &Captures, annotation: &Annotation) {
     captures.begin_on(kind, &annotation.text);
 }
 
-/// If events may begin captures (`capture.on`), makes sure that the latest operations are kept, so
-/// that a capture contains the operations before its event. Updates the metrics of captures. When
-/// due, starts a task that deletes expired captures and measures the size of the others. Must be
-/// called once a second.
+/// Ends the running capture if its time is over. If events may begin captures (`capture.on`), makes
+/// sure that the latest operations are kept, so that a capture contains the operations before its
+/// event. Updates the metrics of captures. When due, starts a task that deletes expired captures
+/// and measures the size of the others. Must be called once a second.
 pub(super) fn maintain(shared: &Shared, exporter: &Exporter) {
+    shared.captures.end_if_over();
     shared.captures.prepare();
     exporter.update_capture_metrics(&shared.captures.figures());
     if shared.captures.take_cleaning_turn() {

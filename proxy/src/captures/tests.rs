@@ -447,6 +447,13 @@ const LIMITS: FileLimits = FileLimits {
 };
 
 #[test]
+fn a_capture_whose_time_is_over_records_nothing_while_its_writer_is_busy() {
+    let capture = written(1 << 20);
+    capture.end_if_over(capture.until);
+    assert!(!command(&capture));
+}
+
+#[test]
 fn a_full_disk_ends_the_capture_while_operations_continue() {
     let capture = written(1 << 20);
     assert!(command(&capture));

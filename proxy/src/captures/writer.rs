@@ -130,9 +130,7 @@ impl<P: PartStore> Output<'_, P> {
         let mut recorded_at = flushed_at;
         loop {
             let now = Instant::now();
-            if now >= until {
-                queue.end(EndReason::Duration);
-            }
+            self.capture.end_if_over(now);
             let Batch {
                 mut records,
                 bytes,

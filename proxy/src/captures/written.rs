@@ -12,6 +12,7 @@ use seawall_locks::{Condvar, Mutex};
 use tokio::time::Instant;
 
 use super::{
+    Captures,
     directory::{CaptureId, Summary},
     queue::{Counts, REASONS, end_name, microseconds, reason_name},
     redaction::{Redacting, redaction_name},
@@ -59,7 +60,24 @@ pub(super) struct Beginning {
     pub(super) redacting: Redacting,
 }
 
+impl Captures {
+    /// Asks the running capture to end if its time is over. Must be called once a second.
+    pub(crate) fn end_if_over(&self) {
+        if let Some(running) = self.running.written.load_full() {
+            running.end_if_over(Instant::now());
+        }
+    }
+}
+
 impl Written {
+    /// Asks the capture to end if its time is over at `now`. The thread that writes the capture
+    /// calls this too, but not while it is busy or waits for the disk.
+    pub(super) fn end_if_over(&self, now: Instant) {
+        if now >= self.until {
+            self.tap.queue.end(EndReason::Duration);
+        }
+    }
+
     pub(super) fn new(tap: Arc<Tap>, beginning: Beginning) -> Self {
         let Beginning {
             offset_us,
