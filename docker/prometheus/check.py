@@ -104,7 +104,6 @@ EVENTS = {
     "instance:seawall_operations_shed:increase5m": True,
     "server:seawall_pool_clears:increase5m": True,
     "server:seawall_operations_repeated:increase5m": False,
-    "instance:seawall_reloads_failed:increase5m": True,
     "instance:seawall_foreign_operations:increase5m": True,
     "instance:seawall_faults_injected:increase5m": True,
     "instance:seawall_client_connections_refused:increase5m": False,

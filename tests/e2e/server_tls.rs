@@ -584,8 +584,9 @@ async fn a_reload_with_unusable_tls_files_is_counted_as_failed_and_the_previous_
         let is_reported = async || {
             let name = "seawall_reloads_total";
             let failed = metric(&process, name, "result=\"failed\"").await;
+            let successful = metric(&process, "seawall_last_reload_successful", "").await;
             let logged = process.said_times(NOT_RELOADED);
-            format!("{failed} {logged}") == format!("{failures} {failures}")
+            format!("{failed} {successful} {logged}") == format!("{failures} 0 {failures}")
         };
         eventually(LIMIT, is_reported).await.unwrap();
         scene.write(file, &original);

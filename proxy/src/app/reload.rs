@@ -469,9 +469,9 @@ impl App {
         while requests.try_recv().is_ok() {}
     }
 
-    /// Counts a reload with this result in the metrics.
-    pub(crate) fn count_reload(&self, result: &'static str) {
-        self.shared.recorder.count_reload(result);
+    /// Counts a reload in the metrics.
+    pub(crate) fn count_reload(&self, is_ok: bool) {
+        self.shared.recorder.count_reload(is_ok);
     }
 
     /// The settings in effect.

@@ -184,6 +184,10 @@ impl Exporter {
         let storms = exporter.metrics.counter(MetricName::StormsTotal, vec![]);
         storms.absolute(0);
         exporter.set_storm_active(false);
+        let reload = exporter
+            .metrics
+            .gauge(MetricName::LastReloadSuccessful, vec![]);
+        reload.set(1.0);
         Ok(exporter)
     }
 

@@ -57,6 +57,8 @@ metrics! {
     Draining: Gauge = "seawall_draining", "1 while Seawall drains, else 0.";
     /// Reloads of the configuration, by `result`.
     ReloadsTotal: Counter = "seawall_reloads_total", "Reloads of the configuration.";
+    /// 1 if the last reload of the configuration succeeded, or if there was none; else 0.
+    LastReloadSuccessful: Gauge = "seawall_last_reload_successful", "1 if the last reload of the configuration succeeded, or if there was none; else 0.";
     /// Clients connected now.
     ClientConnections: Gauge = "seawall_client_connections", "Clients connected now.";
     /// Client connections accepted.

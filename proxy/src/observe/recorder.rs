@@ -292,9 +292,12 @@ impl Recorder {
     }
 
     /// Counts a reload of the configuration.
-    pub(crate) fn count_reload(&self, result: &'static str) {
+    pub(crate) fn count_reload(&self, is_ok: bool) {
+        let result = if is_ok { "ok" } else { "failed" };
         self.metrics
             .count(MetricName::ReloadsTotal, &[("result", result)]);
+        let gauge = self.metrics.gauge(MetricName::LastReloadSuccessful, vec![]);
+        gauge.set(f64::from(u8::from(is_ok)));
     }
 
     /// Counts an injected fault.

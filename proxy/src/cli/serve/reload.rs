@@ -298,12 +298,12 @@ fn outcome(reload: &api::Reload) -> String {
 /// Logs and counts a reload.
 fn record(app: &App, reload: &api::Reload) {
     if !reload.problems.is_empty() {
-        app.count_reload("failed");
+        app.count_reload(false);
         let problems = reload.problems.join("; ");
         tracing::warn!(problems, "could not reload the configuration");
         return;
     }
-    app.count_reload("ok");
+    app.count_reload(true);
     let keys = |needs_restart| {
         let changes = reload.changes.iter();
         let changes = changes.filter(|change| change.needs_restart == needs_restart);
