@@ -325,6 +325,13 @@ impl Bench {
         let cpu = || cpu_time(target.id()).expect("the target runs");
         let (began, cpu_before, before) = (Instant::now(), cpu(), running.counts());
         sleep(self.plan.counted).await;
+        // On a busy machine, a short time may be over before the first handshake.
+        let has_one = || async {
+            let counts = running.counts();
+            counts.full + counts.resumed > before.full + before.resumed
+        };
+        let has_one = eventually(START_LIMIT, has_one).await;
+        has_one.expect("each target completes handshakes");
         let (elapsed, used, after) = (began.elapsed(), cpu() - cpu_before, running.counts());
         drop(running);
         let (full, resumed) = (after.full - before.full, after.resumed - before.resumed);
