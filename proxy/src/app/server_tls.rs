@@ -189,42 +189,34 @@ impl ServerTlsFiles {
     /// - `SSL_CERT_DIR` is not used, and the operating system has a file of authorities or has no
     ///   authorities in its directory.
     pub(crate) fn unread_directory(&self) -> Option<UnreadDirectory> {
-        if !self.uses_system_authorities() {
-            return None;
-        }
         let variable = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
         let named = match variable(ENV_CERT_FILE) {
             Some(_) => None,
             None => variable(ENV_CERT_DIR),
         };
-        self.unread_directory_of(&openssl_probe::probe(), named.as_deref())
+        self.unread_directory_of(openssl_probe::probe, named.as_deref())
     }
 
-    /// Like [`Self::unread_directory`]. `system` has the file and the directory in which the
+    /// Like [`Self::unread_directory`]. `probe` finds the file and the directory in which the
     /// operating system keeps authorities. `named` is the value of `SSL_CERT_DIR`; `None` if this
     /// variable is not set, or if `SSL_CERT_FILE` is set too.
     fn unread_directory_of(
         &self,
-        system: &ProbeResult,
+        probe: impl FnOnce() -> ProbeResult,
         named: Option<&OsStr>,
     ) -> Option<UnreadDirectory> {
-        if !self.uses_system_authorities() {
+        if self.verification == Verification::Off || self.authorities.is_some() {
             return None;
         }
         let directory = match named {
             Some(named) => named.to_string_lossy().into_owned(),
-            None => unread_directory(system)?.display().to_string(),
+            None => unread_directory(&probe())?.display().to_string(),
         };
         let trusted = match &self.system_authorities {
             Some(file) => format!("the authorities in {}", file.path().display()),
             None => "the authorities of Mozilla".to_owned(),
         };
         Some(UnreadDirectory { directory, trusted })
-    }
-
-    /// True if servers are verified, and the configuration names no file of authorities.
-    fn uses_system_authorities(&self) -> bool {
-        self.verification != Verification::Off && self.authorities.is_none()
     }
 
     /// Logs warnings about the verification of servers: one if certificates or host names are not
@@ -704,7 +696,7 @@ mod tests {
             (Verification::AnyHostName, true),
             (Verification::Off, false),
         ] {
-            let found = files(verification).unread_directory_of(&directory.system(None), None);
+            let found = files(verification).unread_directory_of(|| directory.system(None), None);
             assert_eq!(found.is_some(), is_found, "{verification:?}");
         }
     }
@@ -719,13 +711,13 @@ mod tests {
             system_authorities: Some(ReadFile::read(file.clone()).unwrap()),
             ..files(Verification::Full)
         };
-        let system = directory.system(file.to_str());
-        assert_eq!(read.unread_directory_of(&system, None), None);
+        let system = || directory.system(file.to_str());
+        assert_eq!(read.unread_directory_of(system, None), None);
         let expected = UnreadDirectory {
             directory: "/one:/two".to_owned(),
             trusted: format!("the authorities in {}", file.display()),
         };
-        let found = read.unread_directory_of(&system, Some(OsStr::new("/one:/two")));
+        let found = read.unread_directory_of(system, Some(OsStr::new("/one:/two")));
         assert_eq!(found, Some(expected));
     }
 
@@ -745,7 +737,7 @@ mod tests {
         let after = read();
         assert!(
             after
-                .unread_directory_of(&directory.system(None), None)
+                .unread_directory_of(|| directory.system(None), None)
                 .is_some()
         );
         assert_eq!(after, before);
