@@ -342,6 +342,37 @@ async fn seawall_serves_only_commands_that_a_secondary_may_run_while_the_set_has
     assert_eq!(error.code, 6, "{error}");
 }
 
+/// Drivers with a direct connection to a member of a replica set add `primaryPreferred` to commands
+/// without a read preference. To them, Seawall is a router, so Seawall adds it.
+#[tokio::test]
+async fn a_direct_connection_to_a_secondary_serves_reads_without_a_read_preference() {
+    let profiled = ProfiledDatabase::shared().await;
+    let secondary = profiled.set.members()[1].address();
+    let uri = format!("mongodb://{secondary}/?directConnection=true");
+    let seawall = Seawall::start(&uri).await;
+    let direct = &profiled.members[1];
+    let client = seawall.client(ROOT, ROOT_PASSWORD, "admin").await;
+    for client in [direct, &client] {
+        // The refused write must not affect the reads after it.
+        let database = client.database(&profiled.db);
+        let things = things(client, &profiled.db);
+        let refused = things.insert_one(doc! {"_id": "new"}).await;
+        assert!(refused.is_err());
+        let collections = database.list_collection_names().await.unwrap();
+        assert!(collections.iter().any(|name| name == COLLECTION));
+        let found = things.find(doc! {}).batch_size(2);
+        let found: Vec<_> = found.await.unwrap().try_collect().await.unwrap();
+        assert_eq!(found.len(), DOCUMENTS);
+        assert_eq!(things.count_documents(doc! {}).await.unwrap(), 20);
+        let values = things.distinct("_id", doc! {}).max_time(LIMIT);
+        assert_eq!(values.await.unwrap().len(), DOCUMENTS);
+        let command = doc! {"dbStats": 1};
+        assert!(database.run_command(command).await.is_ok());
+        let malformed = doc! {"find": COLLECTION, "$readPreference": "text"};
+        assert!(database.run_command(malformed).await.is_err());
+    }
+}
+
 #[tokio::test]
 async fn a_secondary_whose_staleness_exceeds_max_staleness_seconds_gets_no_reads() {
     let profiled = ProfiledDatabase::alone().await;

@@ -5,6 +5,8 @@
 //! - If the operation has a time limit and has waited in Seawall, `maxTimeMS` is set to the rest of
 //!   this limit. Seawall splits a wait for data into slices. In the request for one slice,
 //!   `maxTimeMS` is set to the length of the slice.
+//! - `$readPreference` is added, if Seawall is directly connected to a member of a replica set and
+//!   the command has none, except to writes and to commands in transactions.
 //! - `responseTo` is set to 0.
 //! - If the request has a checksum, the checksum is recomputed.
 
@@ -28,7 +30,7 @@ use seawall_wire::{
 };
 
 /// Number of pieces of an edited request, without its checksum. Some of the pieces may be empty.
-const MAX_PIECES: usize = 10;
+const MAX_PIECES: usize = 11;
 
 /// A request of at most this length is copied into the scratch buffer, unless its command carries
 /// credentials. Writing one buffer costs the kernel less time than writing several pieces.
@@ -36,6 +38,46 @@ const COPIED_BYTES: usize = 4 * 1024;
 
 /// Size of an element `maxTimeMS` of type int32: type, name, value.
 const MAX_TIME_ELEMENT_BYTES: usize = 1 + 10 + 4;
+
+/// The element `$readPreference: { mode: "primaryPreferred" }`.
+const PRIMARY_PREFERRED_ELEMENT: &[u8] =
+    b"\x03$readPreference\0\x20\0\0\0\x02mode\0\x11\0\0\0primaryPreferred\0\0";
+
+/// The edits of a request that depend on its client and its server.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Edits<'m> {
+    /// The element `$client`. It is added if the command has no `$client`, and the command and the
+    /// message have room for it.
+    pub(super) client: Option<&'m [u8]>,
+    /// The new value of `maxTimeMS`. If the command has no `maxTimeMS`, the element is added. If
+    /// this is `None`, `maxTimeMS` does not change.
+    pub(super) max_time_ms: Option<u64>,
+    /// True if the read preference `primaryPreferred` is added.
+    pub(super) adds_read_preference: bool,
+}
+
+impl<'m> Edits<'m> {
+    /// Returns the elements `$readPreference` and `$client` to add; each is empty if it is not
+    /// added.
+    ///
+    /// An element is omitted if the command or the whole message would exceed its maximum size with
+    /// it. After a message that is too long, a server closes the connection, which would look like
+    /// a failure of the server.
+    fn elements(&self, command: &Command<'m>, message: &Message) -> (&'static [u8], &'m [u8]) {
+        let max_time_bytes = self.max_time_ms.map_or(0, |_| MAX_TIME_ELEMENT_BYTES);
+        let has_room_for = |added: usize| {
+            let message_bytes = message.header.message_length + max_time_bytes + added;
+            command.has_room_for(added) && message_bytes <= MAX_MESSAGE_BYTES
+        };
+        let read_preference = match self.adds_read_preference {
+            true if has_room_for(PRIMARY_PREFERRED_ELEMENT.len()) => PRIMARY_PREFERRED_ELEMENT,
+            _ => &[],
+        };
+        let client = self.client.filter(|_| !command.has_client);
+        let client = client.filter(|client| has_room_for(read_preference.len() + client.len()));
+        (read_preference, client.unwrap_or_default())
+    }
+}
 
 /// A request as it is sent to a server: pieces of the client's message, borrowed, and the edits
 /// between them.
@@ -89,34 +131,23 @@ struct Layout<'m> {
     body_back: &'m [u8],
     /// The element `$client` to add; empty if none is added.
     client: &'m [u8],
+    /// The element `$readPreference` to add; empty if none is added.
+    read_preference: &'static [u8],
     /// The sections after the body, without the checksum.
     after_body: &'m [u8],
 }
 
 impl<'m> Outgoing<'m> {
-    /// Prepares a request. `client` is the element `$client`. It is added if the command has no
-    /// `$client`, and the command and the message have room for it. `max_time_ms` is the new value
-    /// of `maxTimeMS`. If the command has no `maxTimeMS`, the element is added. If `max_time_ms` is
-    /// `None`, `maxTimeMS` does not change.
+    /// Prepares a request.
     pub(super) fn new(
         message: &'m Message,
         parsed: &OpMsg<'m>,
         command: &Command<'m>,
-        client: Option<&'m [u8]>,
-        max_time_ms: Option<u64>,
+        edits: Edits<'m>,
     ) -> Self {
-        let wanted = client.filter(|_| !command.has_client);
-        let added =
-            |client: &[u8]| client.len() + max_time_ms.map_or(0, |_| MAX_TIME_ELEMENT_BYTES);
-        let message_bytes = message.header.message_length;
-        // `$client` is omitted if the command or the whole message would exceed its maximum size.
-        // After a message that is too long, a server closes the connection, which would look like a
-        // failure of the server.
-        let fits = |c: &&[u8]| {
-            command.has_room_for(c.len()) && message_bytes + added(c) <= MAX_MESSAGE_BYTES
-        };
-        let client = wanted.filter(fits).unwrap_or_default();
-        let omits_client = wanted.is_some() && client.is_empty();
+        let max_time_ms = edits.max_time_ms;
+        let (read_preference, client) = edits.elements(command, message);
+        let omits_client = edits.client.is_some() && !command.has_client && client.is_empty();
         let body_end = parsed.body_offset + parsed.body.len();
         let bytes = message.bytes.as_slice();
         let end = bytes.len() - if parsed.has_checksum() { 4 } else { 0 };
@@ -131,13 +162,16 @@ impl<'m> Outgoing<'m> {
             (None, Some(left)) => Some(max_time_element(left)),
             (_, None) | (Some(_), Some(_)) => None,
         };
-        let added = client.len() + added_max_time.map_or(0, |element| element.len());
+        let added = client.len()
+            + read_preference.len()
+            + added_max_time.map_or(0, |element| element.len());
         let layout = Layout {
             before_body: part(HEADER_BYTES + 4, parsed.body_offset),
             body_front: inside(4, split),
             max_time_bytes,
             body_back: inside(split + max_time_bytes, last),
             client,
+            read_preference,
             after_body: part(body_end, end),
         };
         let header = Header {
@@ -180,6 +214,7 @@ impl<'m> Outgoing<'m> {
             max_time_bytes,
             body_back,
             client,
+            read_preference,
             after_body,
         } = self.layout;
         [
@@ -190,6 +225,7 @@ impl<'m> Outgoing<'m> {
             self.max_time.get(..max_time_bytes).unwrap_or_default(),
             body_back,
             client,
+            read_preference,
             self.added_max_time.as_ref().map_or(&[][..], |e| &e[..]),
             // The body's closing NUL comes after the added elements.
             NUL,
@@ -370,3 +406,6 @@ fn max_time_bytes(old: MaxTime, left_ms: u64) -> (usize, [u8; 8], usize) {
     };
     (old.offset, bytes, length)
 }
+
+#[cfg(test)]
+mod tests;

@@ -316,6 +316,18 @@ impl TopologyDescription {
         }
     }
 
+    /// True if the topology is a single server that is a member of a replica set.
+    pub(super) fn is_one_member(&self) -> bool {
+        let is_member = |server: &ServerDescription| match server.server_type {
+            ServerType::Primary
+            | ServerType::Secondary
+            | ServerType::Arbiter
+            | ServerType::Other => true,
+            ServerType::Unknown | ServerType::Standalone | ServerType::Router => false,
+        };
+        self.topology_type == TopologyType::Single && self.servers.iter().any(is_member)
+    }
+
     /// True if the server at this address is a router.
     pub(super) fn is_router(&self, address: &ServerAddress) -> bool {
         let is_this_router = |server: &ServerDescription| {
@@ -395,6 +407,34 @@ mod tests {
     fn routers(count: u16) -> TopologyDescription {
         let routers = (0..count).map(|n| server(n, ServerType::Router, 10 - u64::from(n)));
         deployment(TopologyType::Sharded, routers)
+    }
+
+    #[test]
+    fn a_topology_is_one_member_if_its_only_server_belongs_to_a_replica_set() {
+        let address: ServerAddress = "a:1".parse().unwrap();
+        for (server_type, is_member) in [
+            (ServerType::Unknown, false),
+            (ServerType::Standalone, false),
+            (ServerType::Router, false),
+            (ServerType::Primary, true),
+            (ServerType::Secondary, true),
+            (ServerType::Arbiter, true),
+            (ServerType::Other, true),
+        ] {
+            let server = ServerDescription {
+                server_type,
+                ..ServerDescription::unknown(address.clone())
+            };
+            for topology_type in [TopologyType::Single, TopologyType::ReplicaSetWithPrimary] {
+                let is_single = topology_type == TopologyType::Single;
+                let description = deployment(topology_type, [server.clone()]);
+                assert_eq!(
+                    description.is_one_member(),
+                    is_member && is_single,
+                    "{topology_type:?} {server_type:?}"
+                );
+            }
+        }
     }
 
     #[test]

@@ -156,6 +156,8 @@ pub struct Topology {
     /// ignores the primary.
     driver_tls: watch::Sender<DriverTls>,
     ignored_primary: Mutex<IgnoredPrimary>,
+    /// True if the connection string has `directConnection=true`.
+    is_direct: bool,
     /// The server that was last chosen for the relays that share one server (see [`relay`]); `None`
     /// if none has been chosen yet.
     relay_choice: Mutex<Option<ServerAddress>>,
@@ -190,6 +192,7 @@ impl Topology {
         let mut topology =
             Self::unwatched(settings, connector, recorder, data_plane, control_plane);
         topology.service_account = options.has_credentials().then(|| Arc::new(service_account));
+        topology.is_direct = options.is_direct();
         let topology = Arc::new(topology);
         let stop = topology.stop.clone();
         (topology.driver_tls).send_replace(options.tls().unwrap_or_default());
@@ -222,6 +225,7 @@ impl Topology {
             service_account: None,
             driver_tls: watch::Sender::new(DriverTls::default()),
             ignored_primary: Mutex::default(),
+            is_direct: false,
             relay_choice: Mutex::new(None),
             oldest_relay_tls: watch::Sender::default(),
         }
@@ -275,6 +279,11 @@ impl Topology {
     /// The latest snapshot of the deployment.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&self.published.current())
+    }
+
+    /// True if the deployment is a direct connection to a member of a replica set.
+    pub(crate) fn is_direct_to_member(&self) -> bool {
+        self.is_direct && self.published.current().description.is_one_member()
     }
 
     /// Returns a receiver of the current snapshot and all later snapshots.

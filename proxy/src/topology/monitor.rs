@@ -259,6 +259,11 @@ impl DeploymentOptions {
         credential.and_then(|credential| credential.password.clone().map(Password::new))
     }
 
+    /// True if the connection string has `directConnection=true`.
+    pub(super) fn is_direct(&self) -> bool {
+        self.written.direct_connection == Some(true)
+    }
+
     /// True if the connection string contains a user. This user is the service account.
     pub(crate) fn has_credentials(&self) -> bool {
         self.written.credential.is_some()

@@ -67,6 +67,8 @@ pub struct Command<'a> {
     awaits_data: bool,
     /// True if the client's command already has a `$client` field.
     pub has_client: bool,
+    /// True if the command has a field `$readPreference`, even if its value is not a document.
+    pub has_read_preference: bool,
     /// True if the write concern is `{w: 0}`: the server does not acknowledge the write.
     pub is_unacknowledged: bool,
 }
@@ -190,6 +192,7 @@ impl<'a> Command<'a> {
             ends_in_write: false,
             awaits_data: false,
             has_client: false,
+            has_read_preference: false,
             is_unacknowledged: false,
         }
     }
@@ -200,7 +203,10 @@ impl<'a> Command<'a> {
             b"txnNumber" => self.txn_number = value.as_i64(),
             b"startTransaction" => self.starts_transaction = value.is_truthy(),
             b"autocommit" => self.in_transaction = value == ElementKind::Bool(false),
-            b"$readPreference" => self.read_preference = value.as_document(),
+            b"$readPreference" => {
+                self.has_read_preference = true;
+                self.read_preference = value.as_document();
+            }
             b"maxTimeMS" => {
                 self.max_time = max_time(value, offset);
                 self.has_invalid_max_time = !is_max_time(value);

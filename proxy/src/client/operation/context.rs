@@ -140,8 +140,23 @@ impl Operation<'_> {
             None if self.command.spec.runs_on_any_member && self.transaction().is_none() => {
                 ReadPreference::PRIMARY_PREFERRED
             }
+            None if self.needs_read_preference() => ReadPreference::PRIMARY_PREFERRED,
             _ => ReadPreference::PRIMARY,
         }
+    }
+
+    /// True if Seawall must add the read preference `primaryPreferred` to the command. Drivers add
+    /// it if they are directly connected to a member of a replica set, which may be a secondary.
+    /// They do not add it for a router, and to them, Seawall is a router. With this read
+    /// preference, Seawall also sends reads to a member that has just stepped down, as drivers do.
+    ///
+    /// Source: the Server Selection specification, "Topology type: Single",
+    /// <https://github.com/mongodb/specifications/tree/master/source/server-selection>.
+    pub(super) fn needs_read_preference(&self) -> bool {
+        self.shared.routing.topology.is_direct_to_member()
+            && !self.command.has_read_preference
+            && !self.command.writes()
+            && self.transaction().is_none()
     }
 
     /// The session and `txnNumber` of the operation's transaction; `None` outside transactions.

@@ -25,7 +25,7 @@ use crate::{
         forward::{Reply, relay_reply},
         own_reply::Form,
         reply::{Awaited, HeldReply, RelayError, Unread},
-        request::Outgoing,
+        request::{Edits, Outgoing},
         streaming::{StreamError, forward_rest},
     },
     limits::Heavy,
@@ -235,8 +235,12 @@ impl Operation<'_> {
         max_time_ms: Option<u64>,
     ) -> Result<u64, StreamError> {
         let is_named = self.shared.settings().name_applications;
-        let client = self.client_element.filter(|_| is_named);
-        let build = || Outgoing::new(self.message, self.parsed, self.command, client, max_time_ms);
+        let edits = Edits {
+            client: self.client_element.filter(|_| is_named),
+            max_time_ms,
+            adds_read_preference: self.needs_read_preference(),
+        };
+        let build = || Outgoing::new(self.message, self.parsed, self.command, edits);
         // If the request has a checksum, `Outgoing::new` reads all bytes to recompute the checksum.
         // For a long request, this would delay the other clients of the thread. So `Heavy::walk`
         // runs `build`.
