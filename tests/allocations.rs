@@ -110,7 +110,7 @@ fn recording_the_statistics_of_an_operation_allocates_nothing_if_its_shape_is_kn
     };
     record();
     assert_eq!(measure(record).count_total, 0);
-    let rows = observer.exporter.namespaces();
+    let rows = observer.totals.namespaces();
     assert_eq!(
         rows.iter()
             .map(|(_, sums)| sums.durations.count())

@@ -39,7 +39,7 @@ use crate::{
     client::{self, Arrivals, Credentials, Logins, MessageMemory, Peer, Routing, Shared},
     limits::{Gate, Limits, LoginGates, OperationPermits},
     listener::{Inherited, ServerTlsError},
-    observe::{ClientDirectory, Exporter, ObserveError, Observer},
+    observe::{ClientDirectory, Exporter, ObserveError, Observer, Totals},
     pins::Pins,
     runtime::{
         Activity, Lateness, Liveness, OccasionalLog, Planes, ProgressCheck, measure_lateness,
@@ -440,6 +440,7 @@ impl App {
         let Planes { data, control, .. } = &self.planes;
         let (data, control) = (data.handle().clone(), control.handle().clone());
         AdminState {
+            totals: Arc::clone(&self.feed.totals),
             exporter: Arc::clone(&self.feed.exporter),
             clients: Arc::clone(&self.shared.clients),
             captures: Arc::clone(&self.shared.captures),
@@ -516,9 +517,9 @@ impl App {
         self.shared.limits.operations().in_flight()
     }
 
-    /// The statistics of operations, clients and servers.
-    pub fn exporter(&self) -> &Exporter {
-        &self.feed.exporter
+    /// The sums of all operations, logins and connections.
+    pub fn totals(&self) -> &Totals {
+        &self.feed.totals
     }
 
     /// The connected clients.
@@ -616,6 +617,7 @@ fn wire(
     let Observer {
         recorder,
         clients,
+        totals,
         exporter,
     } = insight::observer(settings)?;
     let nonces = Arc::new(NonceSource::new()?);
@@ -633,7 +635,8 @@ fn wire(
         planes.control.handle().clone(),
     );
     let control = planes.control.handle().clone();
-    let feed = insight::Feed::open(settings, topology.service_account(), exporter, control)?;
+    let account = topology.service_account();
+    let feed = insight::Feed::open(settings, account, totals, exporter, control)?;
     let credentials = Credentials::start(
         credential_settings,
         Arc::clone(&topology),
@@ -752,7 +755,7 @@ async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
         let credentials = shared.logins.credentials.mode().as_str();
         let topology = &shared.routing.topology;
         admin::update_gauges(&feed.exporter, topology, is_draining, credentials);
-        feed.exporter.collect();
+        feed.totals.collect();
         insight::update_process_metrics(&shared, &feed);
         captures::maintain(&shared, &feed.exporter);
     }

@@ -240,7 +240,7 @@ fn row_key(command: &Document) -> RowKey {
 }
 
 fn seawall_counts(seawall: &Seawall) -> BTreeMap<RowKey, u64> {
-    let rows = seawall.app.exporter().namespaces().into_iter();
+    let rows = seawall.app.totals().namespaces().into_iter();
     let rows = rows.filter(|(namespace, _)| &*namespace.db == DB);
     rows.map(|(namespace, sums)| {
         let key = (

@@ -93,7 +93,7 @@ pub(super) async fn shapes(
         need_history(&state.insight)?;
     }
     let shapes = move |state: &AdminState| {
-        let known = state.exporter.shapes();
+        let known = state.totals.shapes();
         Ok(match range {
             Some(range) => {
                 let selection = state.insight.select(range.from, range.to);
@@ -107,7 +107,7 @@ pub(super) async fn shapes(
 
 /// The shapes with the largest total time since the start of Seawall.
 pub(super) fn heaviest_shapes(state: &AdminState, limit: usize) -> seawall_api::Shapes {
-    rows(state.exporter.shapes(), Sort::TotalTime, limit, false)
+    rows(state.totals.shapes(), Sort::TotalTime, limit, false)
 }
 
 /// All stored stalls.
@@ -221,7 +221,7 @@ pub(super) async fn shape(
         need_history(&state.insight)?;
     }
     let shape = move |state: &AdminState| {
-        let rows = state.exporter.shapes();
+        let rows = state.totals.shapes();
         let row = rows.iter().find(|row| row.shape.id.to_string() == id);
         one_shape(&state.insight, &id, row, range, detail).ok_or_else(|| not_found("shape"))
     };
@@ -297,7 +297,7 @@ pub(super) async fn namespaces(
             Ok(namespaces_of(&period, limit, is_full))
         }
         None => {
-            let mut rows = state.exporter.namespaces();
+            let mut rows = state.totals.namespaces();
             rows.sort_by_cached_key(|(_, sums)| Reverse(sums.durations.sum()));
             let rows = rows.iter().take(limit);
             Ok(seawall_api::Namespaces {

@@ -60,7 +60,7 @@ pub use self::{
 pub use crate::runtime::{Liveness, OccasionalLog};
 use crate::{
     captures::Captures,
-    observe::{ClientDirectory, Exporter, PROTOBUF},
+    observe::{ClientDirectory, Exporter, PROTOBUF, Totals},
     pool,
     pulse::Pulse,
     topology::Topology,
@@ -92,7 +92,9 @@ const MAX_LIMIT: usize = 10_000;
 
 /// The parts and the state of Seawall that HTTP requests use.
 pub struct AdminState {
-    /// The statistics of operations, clients and servers.
+    /// The sums of all operations, logins and connections.
+    pub totals: Arc<Totals>,
+    /// The metrics.
     pub exporter: Arc<Exporter>,
     /// The connected clients.
     pub clients: Arc<ClientDirectory>,
@@ -409,7 +411,7 @@ fn status_of(state: &AdminState) -> seawall_api::Status {
     let snapshot = state.topology.snapshot();
     let pools: Vec<_> = snapshot.pools.iter().map(|pool| pool.snapshot()).collect();
     let sum = |part: fn(&pool::PoolSnapshot) -> usize| json::whole(pools.iter().map(part).sum());
-    let namespaces = state.exporter.namespaces();
+    let namespaces = state.totals.namespaces();
     let outcomes = namespaces.iter().map(|(_, sums)| sums.outcomes);
     let local = outcomes.clone();
     let local = local.filter_map(|counts| counts.get(Outcome::Local.index()).copied());
@@ -516,7 +518,7 @@ fn pools_of(state: &AdminState) -> seawall_api::Pools {
 }
 
 async fn servers(State(state): State<Arc<AdminState>>) -> Json<seawall_api::Servers> {
-    let rows = state.exporter.servers();
+    let rows = state.totals.servers();
     Json(seawall_api::Servers {
         servers: rows.iter().map(json::server_row).collect(),
     })
@@ -554,9 +556,9 @@ async fn slow(
     let limit = listing.limit.unwrap_or(DEFAULT_SLOW);
     let slow = move |state: &AdminState| {
         let operations = state
-            .exporter
+            .totals
             .slow_operations(listing.shape.as_deref(), limit);
-        let (threshold, left_out) = state.exporter.slow_limits();
+        let (threshold, left_out) = state.totals.slow_limits();
         Ok(seawall_api::SlowOperations {
             left_out,
             operations: operations.iter().map(json::slow).collect(),

@@ -85,8 +85,8 @@ fn operations(observer: &Observer) {
 }
 
 /// The id of the shape of the `find` commands.
-fn find_id(exporter: &Exporter) -> String {
-    let rows = exporter.shapes();
+fn find_id(totals: &Totals) -> String {
+    let rows = totals.shapes();
     let mut finds = rows
         .iter()
         .filter(|row| row.shape.namespace.command == "find");
@@ -221,7 +221,7 @@ fn capture() -> CaptureState {
 pub(super) fn state() -> AdminState {
     let observer = Observer::with_shapes();
     operations(&observer);
-    let known = find_id(&observer.exporter);
+    let known = find_id(&observer.totals);
     let now = Arc::new(AtomicU64::new(START));
     let read = Arc::clone(&now);
     let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
@@ -248,6 +248,7 @@ pub(super) fn state() -> AdminState {
     };
     let runtime = Handle::current();
     AdminState {
+        totals: observer.totals,
         exporter: observer.exporter,
         clients: observer.clients,
         captures: Arc::new(Captures::new(None, Box::new(Vec::new))),
@@ -539,7 +540,7 @@ async fn json_replies_have_exactly_the_members_in_replies_txt() {
     let other = clients.connected("127.0.0.1:3".into(), None);
     other.set_application(Some("shop"));
     other.set_user(Some("admin.u"));
-    let id = find_id(&state.exporter);
+    let id = find_id(&state.totals);
     let address = SERVER.parse().unwrap();
     let mut replies = part_described("part: pool", json::pool(&address, &pool()));
     let topology = json::topology(&replica_set(&state));

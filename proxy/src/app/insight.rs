@@ -20,7 +20,7 @@ use super::{
 use crate::{
     captures::Captures,
     client::Shared,
-    observe::{self, Exporter, HistoryLosses, Memory, Observer, SlowLog, SlowLogSettings},
+    observe::{self, Exporter, HistoryLosses, Memory, Observer, SlowLog, SlowLogSettings, Totals},
     pulse::{self, Pulse},
     service_account::ServiceAccount,
     topology::{ServerType, Topology},
@@ -83,6 +83,7 @@ pub(super) fn slow_log(settings: &config::Settings) -> Result<Option<SlowLog>, S
 /// to the [`Insight`] (history and detection).
 #[derive(Debug)]
 pub(super) struct Feed {
+    pub(super) totals: Arc<Totals>,
     pub(super) exporter: Arc<Exporter>,
     /// The pulse, which samples servers, or the reason why servers are not sampled.
     pub(super) pulse: Result<Arc<Pulse>, &'static str>,
@@ -107,6 +108,7 @@ impl Feed {
     pub(super) fn open(
         settings: &config::Settings,
         service_account: Option<&Arc<ServiceAccount>>,
+        totals: Arc<Totals>,
         exporter: Arc<Exporter>,
         runtime: Handle,
     ) -> Result<Arc<Self>, StartError> {
@@ -123,6 +125,7 @@ impl Feed {
         let mut seen = 0;
         drop(insight.annotations_since(&mut seen));
         Ok(Arc::new(Self {
+            totals,
             exporter,
             pulse,
             insight: Arc::new(insight),
@@ -170,12 +173,12 @@ impl Feed {
     fn add_second(&self, now: SystemTime) {
         let mut gauges = self.gauges.lock();
         let (series, whole) = match self.insight.is_on() {
-            true => self.exporter.take_second(),
+            true => self.totals.take_second(),
             false => Default::default(),
         };
         let pulse = self.pulse.as_ref();
         let samples = pulse.map(|pulse| pulse.take_samples());
-        let traffic = self.exporter.take_traffic();
+        let traffic = self.totals.take_traffic();
         let reader = gauges.as_mut().filter(|_| self.insight.is_on());
         let gauges = reader.map(|reader| reader.read(&traffic, now));
         let second = Second {
@@ -367,6 +370,7 @@ mod tests {
             max_shapes: 10,
         };
         Feed {
+            totals: Arc::clone(&observer.totals),
             exporter: Arc::clone(&observer.exporter),
             pulse: Err("off"),
             insight: Arc::new(Insight::open(settings, Clock::new(now)).unwrap()),

@@ -53,7 +53,7 @@ impl ConnectionTotals {
     }
 }
 
-/// The counts of connections and logins that the exporter has collected.
+/// The counts of connections and logins that have been collected.
 #[derive(Debug, Default)]
 pub(super) struct CollectedTraffic {
     totals: ConnectionTotals,
@@ -91,7 +91,8 @@ mod tests {
         let Observer {
             recorder,
             clients,
-            exporter,
+            totals,
+            ..
         } = Observer::without_shapes();
         let server = recorder.server("a:1");
         for second in 1..=2 {
@@ -109,13 +110,13 @@ mod tests {
                 server_authentications: second * 3,
                 server_connections: second * 4,
             };
-            assert_eq!(exporter.connection_totals(), expected);
-            let traffic = exporter.take_traffic();
+            assert_eq!(totals.connection_totals(), expected);
+            let traffic = totals.take_traffic();
             assert_eq!(traffic.arrivals, 1);
             assert_eq!(traffic.client_authentications, 2);
             assert_eq!(traffic.server_authentications, 3);
             assert_eq!(traffic.server_connections, 4);
-            assert_eq!(exporter.connection_totals(), expected);
+            assert_eq!(totals.connection_totals(), expected);
         }
     }
 }

@@ -2,9 +2,10 @@
 //!
 //! The data path calls the [`Recorder`]. For each operation, the thread that serves it does one
 //! look-up and a few additions in a table that few other threads use. Once a second and before
-//! every scrape, the [`Exporter`] (in the control plane) adds the sums in these tables to the
-//! totals that `/metrics` and the API show. The [`ClientDirectory`] lists the connected clients.
-//! Recording never waits for a server or a client, and every operation is counted.
+//! every scrape, the control plane adds the sums in these tables to the [`Totals`], which the API
+//! and the history read. The [`Exporter`] renders them as metrics. The [`ClientDirectory`] lists
+//! the connected clients. Recording never waits for a server or a client, and every operation is
+//! counted.
 //!
 //! An *awaiting* operation is a `getMore` on a change stream or on a tailable cursor: its client
 //! asks the server to wait for an event. The time of awaiting operations is counted separately,
@@ -45,6 +46,7 @@ mod slow_ring;
 mod sums;
 mod tally;
 mod telemetry;
+mod totals;
 
 use std::sync::Arc;
 
@@ -65,10 +67,11 @@ pub use self::{
     slow_log::SlowLog,
     slow_ring::SlowOperation,
     sums::{FailureKind, NamespaceSums, ServerIndex, ServerSums, ShapeSums},
+    totals::Totals,
 };
 pub(crate) use self::{
     clients::close,
-    exporter::{CertificateSeries, LeftOutLines, code_name},
+    exporter::{CertificateSeries, LeftOutLines},
     json_text::write_escaped,
     logins::ConnectionTotals,
     own::{open_descriptors, process_cpu, resident_bytes},
@@ -77,6 +80,7 @@ pub(crate) use self::{
     servers::{CloseReason, RelayedConnection},
     slow_log::SlowLogSettings,
     sums::RowIndexes,
+    totals::code_name,
 };
 
 /// Options of the statistics. They select the figures to count, and limit the number of rows.
@@ -94,7 +98,7 @@ pub struct ObserverSettings {
     /// second, the rows of commands without a collection on the databases `admin` and `other`,
     /// which also count commands of clients that have not logged in.
     pub max_namespaces: usize,
-    /// True if the figures of each second are kept for [`Exporter::take_second`].
+    /// True if the figures of each second are kept for [`Totals::take_second`].
     pub keeps_seconds: bool,
 }
 
@@ -104,14 +108,16 @@ pub struct ObserverSettings {
 #[error("cannot set up metrics: {0}")]
 pub struct ObserveError(#[from] metrics_exporter_prometheus::BuildError);
 
-/// The three parts of the statistics. A process has one instance; each test makes its own.
+/// The four parts of the statistics. A process has one instance; each test makes its own.
 #[derive(Clone, Debug)]
 pub struct Observer {
     /// Counts operations and events. The data path calls it.
     pub recorder: Arc<Recorder>,
     /// The connected clients.
     pub clients: Arc<ClientDirectory>,
-    /// Collects the recorder's counts, and exports them.
+    /// The sums of all operations, logins and connections. The API and the history read them.
+    pub totals: Arc<Totals>,
+    /// Exports the totals and Seawall's own state as metrics.
     pub exporter: Arc<Exporter>,
 }
 
@@ -129,10 +135,12 @@ impl Observer {
         let clients = Arc::new(ClientDirectory::new(Arc::clone(&metrics)));
         let recorder = Recorder::new(settings, slow_log, metrics, Arc::clone(&clients));
         let recorder = Arc::new(recorder);
-        let exporter = Exporter::new(Arc::clone(&recorder), keeps_seconds)?;
+        let totals = Arc::new(Totals::new(Arc::clone(&recorder), keeps_seconds)?);
+        let exporter = Exporter::new(Arc::clone(&recorder), Arc::clone(&totals));
         Ok(Self {
             recorder,
             clients,
+            totals,
             exporter: Arc::new(exporter),
         })
     }

@@ -276,7 +276,7 @@ mod tests {
     }
 
     fn counts(observer: &Observer) -> HashMap<String, u64> {
-        let shapes = observer.exporter.shapes().into_iter();
+        let shapes = observer.totals.shapes().into_iter();
         let counts = shapes.map(|row| (row.shape.text.to_string(), row.sums.figures.count));
         counts.collect()
     }

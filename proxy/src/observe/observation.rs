@@ -375,7 +375,7 @@ mod tests {
             observation.record_reply(&facts, Instant::now());
             observation.finish(outcome_of(&facts), Instant::now());
         }
-        let rows = observer.exporter.namespaces();
+        let rows = observer.totals.namespaces();
         let [(_, sums)] = &*rows else {
             panic!("{rows:?}");
         };
@@ -499,7 +499,7 @@ mod tests {
             "writeConcernError": {"code": 91},
         };
         sums_of(&observer, &[reply]);
-        let shapes = observer.exporter.shapes();
+        let shapes = observer.totals.shapes();
         let [row] = &*shapes else {
             panic!("{shapes:?}");
         };
@@ -518,7 +518,7 @@ mod tests {
         observation.record_reply(&refusal, Instant::now());
         observation.mark_repeated(Instant::now());
         drop(observation);
-        let rows = observer.exporter.namespaces();
+        let rows = observer.totals.namespaces();
         let [(_, sums)] = &*rows else {
             panic!("{rows:?}");
         };

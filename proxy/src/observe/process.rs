@@ -49,7 +49,7 @@ impl Exporter {
     pub(crate) fn update_process_metrics(&self, memory: &[Memory], history: HistoryLosses) {
         let tables = Memory {
             owner: "tables",
-            bytes: self.table_bytes(),
+            bytes: self.totals.table_bytes(),
         };
         let resident = resident_bytes().map(|bytes| Memory {
             owner: "process",
@@ -73,8 +73,7 @@ impl Exporter {
         }
     }
 
-    /// Updates the metrics of captures. Must be called once a second. The exporter does not collect
-    /// these counts itself.
+    /// Updates the metrics of captures. Must be called once a second.
     pub(crate) fn update_capture_metrics(&self, counts: &CaptureCounts) {
         let gauges = [
             (MetricName::CaptureRunning, u64::from(counts.is_running)),
@@ -109,14 +108,5 @@ impl Exporter {
             let name = MetricName::ThreadCpuSeconds;
             self.metrics.gauge(name, labels).set(time.as_secs_f64());
         }
-    }
-
-    /// Estimated memory of the tables of statistics in bytes: their rows and sums, the counted
-    /// field names, and the cached look-ups.
-    fn table_bytes(&self) -> usize {
-        let collected = self.collected.lock();
-        let recorder = &self.recorder;
-        let rows = recorder.registry.lock().bytes();
-        rows + collected.bytes() + recorder.names.bytes() + recorder.cache_bytes()
     }
 }

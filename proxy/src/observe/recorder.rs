@@ -442,7 +442,7 @@ mod tests {
         recorder.count_client_login("SCRAM-SHA-256", "ok", Duration::ZERO);
         recorder.count_relayed_client_login("PLAIN", "ok", Duration::ZERO);
         recorder.count_relayed_client_login("PLAIN", "refused", Duration::ZERO);
-        let traffic = observer.exporter.take_traffic();
+        let traffic = observer.totals.take_traffic();
         assert_eq!(traffic.client_authentications, 3);
         assert_eq!(traffic.server_authentications, 2);
         let text = observer.exporter.render();
@@ -475,7 +475,7 @@ mod tests {
             .recorder
             .begin(&input, 100, now)
             .finish(Outcome::Ok, now);
-        let rows = observer.exporter.namespaces();
+        let rows = observer.totals.namespaces();
         let rows: Vec<_> = rows
             .iter()
             .map(|(name, sums)| {
@@ -504,7 +504,7 @@ mod tests {
         let input = CommandBytes::of_body(&body);
         let observation = observer.recorder.begin(&input, 100, now);
         observation.finish(Outcome::Ok, now);
-        let rows = observer.exporter.namespaces();
+        let rows = observer.totals.namespaces();
         assert_eq!(rows.len(), 7);
         let (last, _) = rows.last().unwrap();
         assert_eq!((&*last.db, &*last.collection), ("shop", "orders"));

@@ -144,7 +144,7 @@ struct NamespaceRow {
 
 /// The statistics of all shapes, by row. When a thread runs an operation of a shape for the first
 /// time, the thread looks up the row of that shape. Each thread counts sums of its operations. Once
-/// a second, the collector adds these sums to the rows.
+/// a second, [`Totals`](super::Totals) adds these sums to the rows.
 pub(super) struct Registry {
     max_shapes: usize,
     max_namespaces: usize,

@@ -1,9 +1,9 @@
 //! The latest slow operations, for the API.
 //!
 //! When a slow operation ends, its thread only stores the measured values (it notes the operation).
-//! Once a second, the `Exporter` adds the namespace and the text of the operation's shape (it
-//! describes the operation). It takes both from the statistics rows in which the operation is
-//! counted (see [`super::registry`]).
+//! Once a second, [`Totals`](super::Totals) adds the namespace and the text of the operation's
+//! shape (it describes the operation). It takes both from the statistics rows in which the
+//! operation is counted (see [`super::registry`]).
 //!
 //! The list of noted operations and the list of described operations are both bounded. The number
 //! of noted operations per second is limited too, in total and for each user. So the list of
@@ -30,11 +30,11 @@ use super::{
 };
 
 /// Maximum length of each of two lists of operations. The first list contains the noted operations:
-/// the `Exporter` has not yet added the text of their shape. The second list contains the described
-/// operations: the `Exporter` has added this text.
+/// the text of their shape has not been added yet. The second list contains the described
+/// operations: this text has been added.
 const KEPT: usize = 1_000;
 
-/// Maximum number of slow operations that are noted (stored for the `Exporter`) in a second.
+/// Maximum number of slow operations that are noted in a second.
 const NOTED_PER_SECOND: NonZeroU32 = NonZeroU32::new(200).expect("not zero");
 
 /// Minimum duration of a slow operation while the slow log is off. While it is on, the thresholds
@@ -73,8 +73,7 @@ pub struct SlowOperation {
     pub server: Option<Arc<str>>,
 }
 
-/// A slow operation to which the `Exporter` has not yet added the namespace and the text of its
-/// shape.
+/// A slow operation to which the namespace and the text of its shape have not been added yet.
 #[derive(Debug)]
 struct Noted {
     at: SystemTime,
@@ -84,8 +83,7 @@ struct Noted {
     user: Option<Arc<str>>,
 }
 
-/// The slow operations that the threads have noted (stored for the `Exporter`) since the last
-/// collection.
+/// The slow operations that the threads have noted since the last collection.
 pub(super) struct SlowNotes {
     rate: LineRate,
     noted: Mutex<Vec<Noted>>,
@@ -214,14 +212,14 @@ mod tests {
         let observer = observer();
         run(&observer, "fast", 1, Duration::from_millis(99));
         run(&observer, "slow", 1, Duration::from_millis(100));
-        let kept = observer.exporter.slow_operations(None, 10);
+        let kept = observer.totals.slow_operations(None, 10);
         let [slow] = &*kept else { panic!("{kept:?}") };
         assert_eq!(&*slow.text, "{filter:{slow:?}}");
         assert_eq!(slow.phases.total(), Duration::from_millis(100));
         assert_eq!(slow.application.as_deref().map(str::len), Some(256));
         assert_eq!(slow.user.as_deref(), Some("admin.u"));
         assert_eq!(slow.client.as_deref(), Some("10.0.0.1:7"));
-        let of_shape = |id: &str| observer.exporter.slow_operations(Some(id), 10).len();
+        let of_shape = |id: &str| observer.totals.slow_operations(Some(id), 10).len();
         assert_eq!(of_shape(&slow.shape.to_string()), 1);
         assert_eq!(of_shape("0000000000000000"), 0);
     }
@@ -230,7 +228,7 @@ mod tests {
     fn the_list_of_slow_operations_keeps_only_the_latest_thousand() {
         let observer = observer();
         run(&observer, "slow", 1, Duration::from_secs(1));
-        let slow = observer.exporter.slow_operations(None, 1).pop().unwrap();
+        let slow = observer.totals.slow_operations(None, 1).pop().unwrap();
         let mut ring = SlowRing::default();
         for second in 0..3_000 {
             let at = SystemTime::UNIX_EPOCH + Duration::from_secs(second);

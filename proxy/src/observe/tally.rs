@@ -1,5 +1,5 @@
 //! The sums of one thread: the counts and times of the operations that the thread has added since
-//! the last collection. The exporter regularly collects the sums of all threads.
+//! the last collection. The totals regularly collect the sums of all threads.
 
 use std::{mem, sync::Arc, time::Duration};
 

@@ -14,11 +14,11 @@ use seawall_telemetry::{Attributes, Batch, Buckets, Instrument, PointKind};
 
 use super::{
     Exporter, FailureKind, MetricName, Namespace, NamespaceSums,
-    exporter::Collected,
     histograms::Histograms,
     protobuf::{self, COUNTER, GAUGE, Metric, MetricFamily, NativeHistograms},
     registry::OTHER,
     shape_series::exported_text,
+    totals::Collected,
 };
 
 /// Longest value of `db.query.summary`, in characters.
@@ -72,13 +72,13 @@ impl Exporter {
     }
 
     fn telemetry_at(&self, now: SystemTime) -> Batch {
-        let mut collected = self.collect_all();
+        let mut collected = self.totals.collect_all();
         // A collector refuses points whose start is after their time. So after the clock was set
         // back, the series get the time of the next export as their start. Later exports keep this
         // start, because a new start would mean that the sums begin again.
         collected.limit_starts(now);
         let mut batch = Batch::new(collected.started_at, now);
-        for (namespace, sums) in self.namespaces_of(&collected) {
+        for (namespace, sums) in self.totals.namespaces_of(&collected) {
             add_operations(&mut batch, &namespace, sums);
         }
         add_shapes(&mut batch, &collected);

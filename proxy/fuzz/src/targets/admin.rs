@@ -228,6 +228,7 @@ impl Parts {
 
     fn state(&self, token: Option<String>, runtime: &Handle) -> AdminState {
         AdminState {
+            totals: Arc::clone(&self.observer.totals),
             exporter: Arc::clone(&self.observer.exporter),
             clients: Arc::clone(&self.observer.clients),
             // Captures are off, so each request for a capture is refused.
@@ -288,7 +289,7 @@ fn fill(observer: &Observer, insight: &Insight, now: SystemTime) {
         let ended = began + Duration::from_millis(second.into());
         observation.finish(outcome_of(&facts), ended);
         let ago = Duration::from_secs(u64::from(OPERATIONS - second) * 7);
-        let (series, whole) = observer.exporter.take_second();
+        let (series, whole) = observer.totals.take_second();
         let measured = Second {
             series,
             whole,

@@ -62,7 +62,7 @@ fn report_on(
         Ok(changes) => reply_on(&changes, text, is_full),
         Err(refusal) => reply_to_refusal(refusal, text),
     };
-    let known = state.exporter.shapes();
+    let known = state.totals.shapes();
     let listed = shapes_of(&past, known, Sort::TotalTime, REPORTED_SHAPES, true);
     let seawall_api::Shapes { other, shapes, .. } = listed;
     seawall_api::Report {

@@ -202,7 +202,7 @@ async fn client_options(app: &App, deployment: &Deployment) -> Result<ClientOpti
 async fn settled_figures(app: &App, sent: &SentCommands) -> Figures {
     let deadline = Instant::now() + SETTLE_LIMIT;
     loop {
-        let figures = Figures::take(app.exporter(), sent.counts());
+        let figures = Figures::take(app.totals(), sent.counts());
         if figures.agree() || Instant::now() >= deadline {
             return figures;
         }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     app::App,
-    observe::{ConnectionTotals, Exporter, ShapeRow},
+    observe::{ConnectionTotals, ShapeRow, Totals},
 };
 use seawall_stats::Outcome;
 
@@ -26,9 +26,9 @@ pub(super) struct Figures {
 }
 
 impl Figures {
-    pub(super) fn take(exporter: &Exporter, sent: BTreeMap<String, u64>) -> Self {
+    pub(super) fn take(totals: &Totals, sent: BTreeMap<String, u64>) -> Self {
         let mut served = BTreeMap::<String, u64>::new();
-        for (namespace, sums) in exporter.namespaces() {
+        for (namespace, sums) in totals.namespaces() {
             let outcomes = Outcome::ALL.iter().zip(sums.outcomes);
             let by_servers = outcomes.filter(|(outcome, _)| **outcome != Outcome::Local);
             let count: u64 = by_servers.map(|(_, count)| count).sum();
@@ -36,13 +36,13 @@ impl Figures {
                 *served.entry(namespace.command.to_owned()).or_default() += count;
             }
         }
-        let mut shapes = exporter.shapes();
+        let mut shapes = totals.shapes();
         shapes.sort_by_cached_key(|row| Reverse(row.sums.load()));
         Self {
             sent,
             served,
             shapes,
-            connections: exporter.connection_totals(),
+            connections: totals.connection_totals(),
         }
     }
 

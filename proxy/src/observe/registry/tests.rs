@@ -69,7 +69,7 @@ impl Table {
         self.record(rows, time);
     }
 
-    /// Does the work that the collector does once a second.
+    /// Does the work of one collection.
     fn second(&mut self) {
         let now = SystemTime::UNIX_EPOCH;
         self.registry.add(std::mem::take(&mut self.fresh), now);
