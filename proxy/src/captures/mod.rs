@@ -65,7 +65,9 @@ pub(crate) use self::{
 use self::{
     directory::{Directory, Expired, StoredCapture},
     latest::Latest,
-    queue::{Counts, ENDS, LeadLimits, Queue, QueueLimits, REASONS, Totals, end_name, reason_name},
+    queue::{
+        AllCounts, Counts, ENDS, LeadLimits, Queue, QueueLimits, REASONS, end_name, reason_name,
+    },
     redaction::Redacting,
     tap::Tap,
     writer::{FileLimits, PartFiles},
@@ -190,7 +192,7 @@ pub enum CaptureError {
 pub struct Captures {
     running: Arc<ActiveTap>,
     latest: Latest,
-    totals: Arc<Totals>,
+    totals: Arc<AllCounts>,
     settings: ArcSwapOption<CaptureSettings>,
     /// True in relay mode: each client has its own server connection, and no client is captured.
     relays_clients: bool,
@@ -538,7 +540,7 @@ impl Captures {
                 id: capture.id.clone(),
             };
             let reason = writer::write_all(&capture, files, limits, servers);
-            summarize(&capture, &of_writer, reason);
+            capture.summarize(&of_writer, reason);
             capture.tap.totals.count_end(reason);
             // The next capture needs the lock.
             drop(room.lock);
@@ -774,23 +776,6 @@ fn create(settings: &CaptureSettings, capture: &Written) -> io::Result<()> {
         drop(directory.delete(id));
     }
     begun
-}
-
-/// Logs the end of a capture, and completes its summary.
-fn summarize(capture: &Written, directory: &Directory, reason: EndReason) {
-    let counts = capture.tap.queue.counts();
-    let summary = capture.summary(counts, Some((reason, SystemTime::now())));
-    let id = capture.id.as_str();
-    tracing::info!(
-        capture = id,
-        reason = summary.end,
-        operations = summary.operations,
-        omitted = counts.all_omitted(),
-        "capture ended"
-    );
-    if let Err(error) = directory.end_summary(&capture.id, &summary) {
-        tracing::warn!(%error, capture = id, "could not write the summary of a capture");
-    }
 }
 
 impl Drop for Captures {

@@ -40,7 +40,7 @@ pub(super) struct QueueLimits {
 
 /// Counts over all captures since the start of the process.
 #[derive(Debug, Default)]
-pub(super) struct Totals {
+pub(super) struct AllCounts {
     /// Number of operations that were written.
     pub(super) operations: AtomicU64,
     pub(super) omitted: [AtomicU64; REASONS.len()],
@@ -49,7 +49,7 @@ pub(super) struct Totals {
     pub(super) ended: [AtomicU64; ENDS.len()],
 }
 
-impl Totals {
+impl AllCounts {
     /// Counts the end of a capture.
     pub(super) fn count_end(&self, reason: EndReason) {
         let mut counts = ENDS.iter().zip(&self.ended);
@@ -59,7 +59,7 @@ impl Totals {
     }
 }
 
-/// The reasons for omissions, in the order of [`Totals::omitted`].
+/// The reasons for omissions, in the order of [`AllCounts::omitted`].
 pub(super) const REASONS: [OmissionReason; 5] = [
     OmissionReason::Secret,
     OmissionReason::QueueFull,
@@ -79,7 +79,7 @@ pub(super) fn reason_name(reason: OmissionReason) -> &'static str {
     }
 }
 
-/// The reasons for which captures end, in the order of [`Totals::ended`].
+/// The reasons for which captures end, in the order of [`AllCounts::ended`].
 pub(super) const ENDS: [EndReason; 5] = [
     EndReason::Duration,
     EndReason::Stopped,
@@ -247,7 +247,7 @@ impl Queue {
     /// Begins the capture: no old records are dropped any more, because a writer now takes the
     /// records. The first records are `event`, then the clients, then the kept records. Returns the
     /// time at which the capture begins: the time of the oldest kept record or of the event.
-    pub(super) fn begin(&self, event: Event, totals: &Totals) -> u64 {
+    pub(super) fn begin(&self, event: Event, totals: &AllCounts) -> u64 {
         // Declared before `state`, so that the dropped records are freed without the lock.
         let mut dropped = Vec::new();
         let mut state = self.state.lock();
@@ -310,7 +310,7 @@ impl Queue {
         &self,
         began: ClientBegan,
         command_bytes: usize,
-        totals: &Totals,
+        totals: &AllCounts,
     ) -> Option<u64> {
         if self.reserve(RECORD_BYTES).is_none() {
             self.omit(
@@ -353,7 +353,7 @@ impl Queue {
         at_us: u64,
         message: &[u8],
         now: Instant,
-        totals: &Totals,
+        totals: &AllCounts,
     ) -> Option<u64> {
         let bytes = RECORD_BYTES + message.len();
         if self.reserve(bytes).is_none() {
@@ -397,7 +397,7 @@ impl Queue {
         bytes: usize,
         at_us: u64,
         now: Instant,
-        totals: &Totals,
+        totals: &AllCounts,
     ) -> bool {
         let reason = match self.reserve(bytes) {
             None => OmissionReason::QueueFull,
@@ -432,7 +432,7 @@ impl Queue {
         operations: u64,
         bytes: usize,
         at_us: u64,
-        totals: &Totals,
+        totals: &AllCounts,
     ) {
         let mut state = self.state.lock();
         state.omit(reason, operations, bytes, at_us, totals);
@@ -446,7 +446,7 @@ impl Queue {
         reason: OmissionReason,
         bytes: usize,
         at_us: u64,
-        totals: &Totals,
+        totals: &AllCounts,
     ) {
         let has_room = self.reserve(RECORD_BYTES).is_some();
         let mut state = self.state.lock();
@@ -467,7 +467,7 @@ impl Queue {
 
     /// Counts a command or a reply that the writer could not redact. `omitted` is the record that
     /// replaces it in the capture.
-    pub(super) fn count_not_redactable(&self, omitted: &Omitted, totals: &Totals) {
+    pub(super) fn count_not_redactable(&self, omitted: &Omitted, totals: &AllCounts) {
         let mut state = self.state.lock();
         let recorded = &mut state.counts.operations;
         *recorded = recorded.saturating_sub(omitted.operations);
@@ -482,7 +482,7 @@ impl Queue {
         &self,
         reason: EndReason,
         rest: VecDeque<Content>,
-        totals: &Totals,
+        totals: &AllCounts,
     ) -> VecDeque<Content> {
         let mut state = self.state.lock();
         state.end.get_or_insert(reason);
@@ -507,7 +507,7 @@ impl Queue {
 
     /// Corrects the counts: moves `operations` from the recorded operations to the omitted
     /// operations. Called if the compressed block with their records was not written.
-    pub(super) fn lose(&self, operations: u64, totals: &Totals) {
+    pub(super) fn lose(&self, operations: u64, totals: &AllCounts) {
         self.state.lock().lose(operations, totals);
     }
 
@@ -595,7 +595,7 @@ impl QueueState {
         operations: u64,
         bytes: usize,
         at_us: u64,
-        totals: &Totals,
+        totals: &AllCounts,
     ) {
         if self.end.is_some() {
             return;
@@ -607,7 +607,7 @@ impl QueueState {
 
     /// Adds the operations of a dropped record to `gaps`, so that a later [`Omitted`] record
     /// contains their number.
-    fn skip(&mut self, record: &Content, totals: &Totals) {
+    fn skip(&mut self, record: &Content, totals: &AllCounts) {
         let (reason, at_us, operations, bytes) = match record {
             Content::Command(command) => {
                 self.lose(1, totals);
@@ -625,7 +625,7 @@ impl QueueState {
 
     /// Corrects the counts: moves `operations` from the recorded operations to the omitted
     /// operations. Their records were added to the queue, but will not be written.
-    fn lose(&mut self, operations: u64, totals: &Totals) {
+    fn lose(&mut self, operations: u64, totals: &AllCounts) {
         self.counts.operations = self.counts.operations.saturating_sub(operations);
         self.count(OmissionReason::QueueFull, operations, totals);
     }
@@ -640,13 +640,13 @@ impl QueueState {
         }
     }
 
-    fn count_omission(&mut self, reason: OmissionReason, totals: &Totals) {
+    fn count_omission(&mut self, reason: OmissionReason, totals: &AllCounts) {
         if self.end.is_none() && self.ring.is_none() {
             self.count(reason, 1, totals);
         }
     }
 
-    fn count(&mut self, reason: OmissionReason, count: u64, totals: &Totals) {
+    fn count(&mut self, reason: OmissionReason, count: u64, totals: &AllCounts) {
         let index = index_of(reason);
         if let Some(total) = totals.omitted.get(index) {
             total.fetch_add(count, Ordering::Relaxed);
@@ -660,7 +660,7 @@ impl QueueState {
     /// counted at that time, because no capture was running. Each [`Omitted`] record in the queue
     /// contains the number of its omitted operations. Omitted messages of replies do not add to
     /// this number. If the number is 0, the record counts as 1.
-    fn count_kept_omissions(&mut self, totals: &Totals) {
+    fn count_kept_omissions(&mut self, totals: &AllCounts) {
         let omitted = self.records.iter().filter_map(|record| match record {
             Content::Omitted(omitted) => Some((omitted.reason(), omitted.operations.max(1))),
             _ => None,

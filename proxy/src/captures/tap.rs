@@ -7,7 +7,7 @@ use seawall_capture::record::{Redaction, ReplyDetail};
 use tokio::time::Instant;
 
 use super::{
-    queue::{Queue, Totals, microseconds},
+    queue::{AllCounts, Queue, microseconds},
     selection::Selection,
 };
 
@@ -40,7 +40,7 @@ pub(super) struct Tap {
     pub(super) seed: u64,
     pub(super) began: Instant,
     pub(super) queue: Queue,
-    pub(super) totals: Arc<Totals>,
+    pub(super) totals: Arc<AllCounts>,
 }
 
 impl Tap {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     Captures,
-    directory::{CaptureId, Summary},
+    directory::{CaptureId, Directory, Summary},
     queue::{Counts, REASONS, end_name, microseconds, reason_name},
     redaction::{Redacting, redaction_name},
     tap::Tap,
@@ -156,6 +156,23 @@ impl Written {
             ..Summary::default()
         };
         summary.with_selection(&self.tap.selection)
+    }
+
+    /// Logs the end of the capture, and completes its summary in `directory`.
+    pub(super) fn summarize(&self, directory: &Directory, reason: EndReason) {
+        let counts = self.tap.queue.counts();
+        let summary = self.summary(counts, Some((reason, SystemTime::now())));
+        let id = self.id.as_str();
+        tracing::info!(
+            capture = id,
+            reason = summary.end,
+            operations = summary.operations,
+            omitted = counts.all_omitted(),
+            "capture ended"
+        );
+        if let Err(error) = directory.end_summary(&self.id, &summary) {
+            tracing::warn!(%error, capture = id, "could not write the summary of a capture");
+        }
     }
 }
 

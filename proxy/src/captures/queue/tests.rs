@@ -4,13 +4,13 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn queue(max_bytes: usize, max_bytes_per_second: Option<u64>) -> (Queue, Totals, Instant) {
+fn queue(max_bytes: usize, max_bytes_per_second: Option<u64>) -> (Queue, AllCounts, Instant) {
     let now = Instant::now();
     let limits = QueueLimits {
         max_bytes,
         max_bytes_per_second,
     };
-    (Queue::new(limits, now), Totals::default(), now)
+    (Queue::new(limits, now), AllCounts::default(), now)
 }
 
 fn taken(queue: &Queue) -> Vec<Content> {
@@ -92,7 +92,7 @@ fn commands_over_the_rate_limit_are_omitted_and_later_commands_are_recorded() {
     assert_eq!(queue.used_bytes.load(Ordering::Relaxed), 0);
 }
 
-fn ring(bytes: usize) -> (Queue, Totals, Instant) {
+fn ring(bytes: usize) -> (Queue, AllCounts, Instant) {
     let now = Instant::now();
     let limits = QueueLimits {
         max_bytes: 1 << 20,
@@ -102,7 +102,7 @@ fn ring(bytes: usize) -> (Queue, Totals, Instant) {
         duration: SECOND,
         bytes,
     };
-    (Queue::ring(limits, lead, now), Totals::default(), now)
+    (Queue::ring(limits, lead, now), AllCounts::default(), now)
 }
 
 fn reply_to(operation: u64, at_us: u64) -> Reply {
@@ -260,7 +260,7 @@ impl Drop for Counted {
 }
 
 /// Frees a reply that was added to a queue, or that the queue refuses.
-type Free = fn(&Queue, &Totals, Reply);
+type Free = fn(&Queue, &AllCounts, Reply);
 
 /// All captured clients use the lock, and freeing a large record takes long.
 #[test]
