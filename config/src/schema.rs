@@ -312,8 +312,9 @@ pub(crate) fn is_connection_string(text: &str) -> bool {
         .any(|rest| !rest.is_empty())
 }
 
-/// True if the text is an HTTP or HTTPS URL that has a host but no user. The HTTP client checks the
-/// other parts of the URL.
+/// True if the text begins with `http://` or `https://` and the first character of a host, and
+/// contains only visible ASCII characters without `@`. So the URL cannot contain a user. The HTTP
+/// client checks the other parts of the URL.
 pub(crate) fn is_http_url(text: &str) -> bool {
     let rest = ["http://", "https://"]
         .iter()

@@ -216,7 +216,7 @@ words! {
         Error = "error",
         /// A server or a client has failed, or there is a risk.
         Warn = "warn",
-        /// The start or the drain of Seawall, or a change of the deployment's topology.
+        /// A normal event, for example a start, a reload, a capture, or a change of the topology.
         Info = "info",
         /// Events of single connections and operations.
         Debug = "debug",

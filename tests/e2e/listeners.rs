@@ -228,7 +228,7 @@ async fn only_the_listener_with_proxy_protocol_requires_a_proxy_header() {
 }
 
 #[tokio::test]
-async fn each_listener_offers_its_own_compressors() {
+async fn each_listener_accepts_only_its_own_compressors() {
     let toml = listener(1, "compressors = \"zlib\"") + &listener(2, "compressors = \"disabled\"");
     let seawall = start(&toml).await;
     let offered = || doc! { "compression": ["snappy", "zlib"] };

@@ -236,7 +236,7 @@ async fn the_command_seawall_check_warns_if_only_ssl_cert_dir_names_trusted_auth
 
 /// The path of the authorities is a folder: it exists, but cannot be read like a file.
 #[tokio::test]
-async fn the_command_seawall_check_reports_authorities_of_the_system_that_cannot_be_read() {
+async fn seawall_check_fails_if_the_file_of_system_authorities_cannot_be_read() {
     let scratch = Scratch::create().unwrap();
     let folder = scratch.path();
     let collector = [

@@ -332,7 +332,7 @@ mod tests {
 
     /// Seawall counts different field names below a field, to learn which names are data.
     #[test]
-    fn field_names_that_one_user_invents_do_not_interrupt_the_counts_of_another_user() {
+    fn field_names_that_one_user_invents_do_not_end_the_counts_of_another_user() {
         let table = NameTable::default();
         let invent = |round: usize| {
             for field in round * MAX_WATCHED..(round + 1) * MAX_WATCHED {

@@ -109,7 +109,7 @@ async fn check_servers(driver: mongodb::Client) {
     let waiting = admin.run_command(ping).selection_criteria(none);
     // The error is a timeout of the driver's server selection.
     if let Err(error) = waiting.await {
-        tracing::debug!(%error, "the monitoring driver did not notice the server's new state in time");
+        tracing::debug!(%error, "the driver that monitors the deployment has not noticed the new state of a server");
     }
 }
 

@@ -1,8 +1,9 @@
 //! The file format of captured traffic: its records, a writer and a reader. The module [`recorder`]
 //! reads and writes the files of mongod's own traffic recorder.
 //!
-//! A capture holds the commands of the captured clients. For each reply of a server, it holds
-//! either the whole message or only its facts, such as its length and its error code. An
+//! A capture holds the commands of the captured clients. For each operation that ended, it holds
+//! the outcome, the duration, the size of the reply, and the facts of the reply, such as its error
+//! code. If the capture records whole replies, it also holds the message of the reply. An
 //! [`Omitted`](record::Omitted) record counts what was not recorded. A capture is a sequence of
 //! files, called *parts*. This crate reads and writes bytes through `std::io`. It opens no files
 //! and does not depend on the proxy.

@@ -519,9 +519,10 @@ impl<'a> Comparison<'a> {
 
     /// True if `z` is too far from zero to be due to chance. Without a real change, `z` has a
     /// standard normal distribution. The accepted probability ([`ALPHA`]) is divided by the number
-    /// of shapes (Bonferroni's correction). This function uses the upper bound exp(-z²/2)/2 for the
-    /// probability of a greater `z`. At such small probabilities, the bound is close to the exact
-    /// value.
+    /// of shapes (Bonferroni's correction). The probability that `z` is at least this far from
+    /// zero, in either direction, is at most exp(-z²/2). This function compares this upper bound
+    /// with the accepted probability. The bound is several times the exact probability, so the test
+    /// is stricter than necessary.
     fn is_significant(&self, z: f64) -> bool {
         let comparisons = float_usize(self.pairs.len());
         z * z >= 2.0 * (comparisons / ALPHA).ln()

@@ -163,7 +163,8 @@ mod tests {
         assert_eq!(model.heat_parameters().unwrap(), "&command=aggregate");
     }
 
-    /// The heat map can be limited to a name of a dimension: a server, namespace, command or shape.
+    /// The user limits the heat map in two steps: first to a dimension (server, namespace, command
+    /// or shape), then to one name of this dimension, for example one server.
     #[test]
     fn the_selection_skips_a_dimension_that_has_no_names() {
         let mut model = Model::default();

@@ -246,7 +246,7 @@ fn no_step_is_counted_twice_if_only_a_longer_step_still_includes_its_seconds() {
 
 /// The history has four *tiers*. Their steps have a length of 1 s, 10 s, 60 s and 600 s.
 #[test]
-fn a_step_in_progress_is_complete_after_a_restart_although_the_memory_limit_was_reached() {
+fn a_step_that_a_restart_interrupts_counts_all_operations_even_at_the_memory_limit() {
     let mut history = filled(1_750);
     // The limit leaves room for two frames of 600 s and for the last ten frames of 1 s. It also
     // leaves room for nine frames of 60 s, which the third step of 600 s includes.

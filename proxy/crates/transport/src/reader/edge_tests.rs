@@ -72,7 +72,7 @@ async fn poll_grow(
 }
 
 #[tokio::test]
-async fn a_message_that_was_read_counts_towards_the_memory_budget_only_if_it_is_large() {
+async fn a_complete_message_counts_towards_the_memory_budget_only_if_it_is_large() {
     let over = LARGE_MESSAGE_BYTES + 1;
     for (bytes, charged) in [(LARGE_MESSAGE_BYTES, 0), (over, over)] {
         let budget = budget();

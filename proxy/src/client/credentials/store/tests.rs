@@ -380,7 +380,7 @@ async fn keys_need_no_new_request_for_a_second_and_mechanisms_are_cached_for_fiv
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_login_may_claim_the_cached_keys_after_new_keys_have_arrived() {
+async fn another_login_may_claim_the_cached_keys_only_after_keys_requested_later_have_arrived() {
     let (mut store, now) = (store(), Instant::now());
     learn(&mut store, "u", "one", 1, now);
     let second = Duration::from_secs(1);
