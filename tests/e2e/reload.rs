@@ -14,7 +14,7 @@ use std::{
 
 use mongodb::bson::{Document, doc};
 use rustix::process::Signal;
-use seawall_api::{Configuration, Pools, Reload};
+use seawall_api::{ClientError, Configuration, Pools, Reload};
 use seawall_tests::{
     certificates::Certificates,
     eventually::eventually,
@@ -550,6 +550,12 @@ async fn sighup_and_the_api_reload_the_configuration() {
     let dry: Reload = admin.post("/api/v1/reload?dry_run=true").await.unwrap();
     assert!(!dry.applied);
     assert_eq!(keys(&dry, false), ["pool.max_pool_size", "log.level"]);
+    // A misspelt parameter must not turn a dry run into a reload.
+    let misspelt = admin.post::<Reload>("/api/v1/reload?dryrun=true").await;
+    assert!(matches!(
+        misspelt,
+        Err(ClientError::Refused { status: 400, .. })
+    ));
     assert_eq!(served.value("pool.max_pool_size").await, "7");
     let reload: Reload = admin.post("/api/v1/reload").await.unwrap();
     assert_eq!(

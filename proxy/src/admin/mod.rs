@@ -247,7 +247,12 @@ pub(crate) fn metrics_router(state: Arc<AdminState>) -> Router {
     let metrics = Router::new()
         .route("/metrics", get(metrics))
         .layer(GlobalConcurrencyLimitLayer::new(MAX_REQUESTS));
-    health_routes().merge(metrics).with_state(state)
+    let other = async || {
+        let serves = "this address serves only /metrics, /health/live and /health/ready\n";
+        (StatusCode::NOT_FOUND, serves)
+    };
+    let routes = health_routes().merge(metrics).fallback(other);
+    routes.with_state(state)
 }
 
 fn health_routes() -> Router<Arc<AdminState>> {
@@ -494,6 +499,7 @@ fn bad_request(why: String) -> Refused {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Listing {
     limit: Option<usize>,
 }
@@ -544,6 +550,7 @@ fn clients_of(state: &AdminState, limit: usize) -> seawall_api::Clients {
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct SlowListing {
     shape: Option<String>,
     limit: Option<usize>,
@@ -593,6 +600,7 @@ async fn configuration(State(state): State<Arc<AdminState>>) -> Json<seawall_api
 }
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ReloadOptions {
     #[serde(default)]
     dry_run: bool,

@@ -35,6 +35,7 @@ const DEFAULT_FREQUENCY: i32 = 99;
 const MAX_FREQUENCY: i32 = 999;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct ProfileParameters {
     seconds: Option<u64>,
     frequency: Option<i32>,

@@ -757,8 +757,10 @@ async fn stalls_and_reports_of_a_past_period_have_only_the_figures_of_that_perio
     let counts = report.timeline.steps.iter().map(|step| step.count);
     assert_eq!(counts.sum::<u64>(), 20 * 600);
     assert_eq!(report.stalls.episodes.len(), 0);
-    let request = Request::get("/api/v1/report?from=9&since=1m");
-    let request = request.body(Body::empty()).unwrap();
-    let response = router(state).oneshot(request).await.unwrap();
-    assert_eq!(response.status(), StatusCode::BAD_REQUEST);
+    for wrong in ["from=9&since=1m", "sinse=1m"] {
+        let request = Request::get(format!("/api/v1/report?{wrong}"));
+        let request = request.body(Body::empty()).unwrap();
+        let response = router(Arc::clone(&state)).oneshot(request).await.unwrap();
+        assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{wrong}");
+    }
 }

@@ -18,6 +18,7 @@ pub(super) const DEFAULT_SINCE: Duration = Duration::from_secs(600);
 pub(super) const MAX_STEPS: u64 = 1_200;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(in crate::admin) struct InsightParameters {
     since: Option<String>,
     from: Option<f64>,
