@@ -19,6 +19,7 @@ mod tls;
 
 use std::{
     fmt, io,
+    path::PathBuf,
     sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
@@ -153,8 +154,13 @@ pub enum StartError {
     #[error("history.directory: {0}")]
     History(#[from] StoreError),
     /// The slow log's file cannot be opened.
-    #[error("slow_log.file: {0}")]
-    SlowLog(io::Error),
+    #[error("slow_log.file: {}: {error}", file.display())]
+    SlowLog {
+        /// The path of the file.
+        file: PathBuf,
+        /// The reason.
+        error: io::Error,
+    },
     /// A runtime's threads cannot be started.
     #[error("cannot start threads: {0}")]
     Threads(io::Error),
@@ -178,7 +184,7 @@ impl StartError {
             | Self::Seed(_)
             | Self::Observe(_)
             | Self::History(_)
-            | Self::SlowLog(_)
+            | Self::SlowLog { .. }
             | Self::Threads(_) => false,
         }
     }

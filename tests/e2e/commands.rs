@@ -94,26 +94,22 @@ async fn a_report_on_more_than_a_week_is_refused_with_exit_code_64() {
 /// `warning` is not a level, so the log library would treat it as the name of a target. The log
 /// would then contain no message of Seawall.
 #[tokio::test]
-async fn serve_refuses_a_log_filter_that_sets_no_level() {
+async fn serve_and_check_refuse_a_log_filter_that_sets_no_level() {
     let scratch = Scratch::create().unwrap();
-    let arguments = [
-        "serve",
-        "--allow-root",
-        "--listen",
-        "127.0.0.1:0",
-        "--admin",
-        "off",
-        "--deployment",
-        "mongodb://127.0.0.1:1/",
-    ];
-    let variables = [("SEAWALL_LOG", "warning")];
-    let output = run_in(scratch.path(), &variables, &arguments).await;
-    assert_eq!(output.status.code(), Some(64));
-    let message = stderr(&output);
-    assert!(
-        message.contains(r#"SEAWALL_LOG = "warning": must be a level"#),
-        "{message}"
-    );
+    let deployment = ["--deployment", "mongodb://127.0.0.1:1/"];
+    let addresses = ["--listen", "127.0.0.1:0", "--admin", "off"];
+    let serve = [&["serve", "--allow-root"][..], &addresses, &deployment].concat();
+    let check = [&["check"][..], &deployment].concat();
+    for arguments in [serve, check] {
+        let variables = [("SEAWALL_LOG", "warning")];
+        let output = run_in(scratch.path(), &variables, &arguments).await;
+        assert_eq!(output.status.code(), Some(64));
+        let message = stderr(&output);
+        assert!(
+            message.contains(r#"SEAWALL_LOG = "warning": must be a level"#),
+            "{message}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -51,15 +51,19 @@ pub(super) fn check_slow_log(settings: &config::Settings) -> Result<(), StartErr
     let Some(path) = log.and_then(|log| log.file.as_deref()) else {
         return Ok(());
     };
+    let failed = |error| StartError::SlowLog {
+        file: path.to_owned(),
+        error,
+    };
     match OpenOptions::new().append(true).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let folder = path
                 .parent()
                 .filter(|folder| !folder.as_os_str().is_empty());
             let folder = folder.unwrap_or_else(|| ".".as_ref());
-            fs::read_dir(folder).map(drop).map_err(StartError::SlowLog)
+            fs::read_dir(folder).map(drop).map_err(failed)
         }
-        opened => opened.map(drop).map_err(StartError::SlowLog),
+        opened => opened.map(drop).map_err(failed),
     }
 }
 
@@ -76,7 +80,10 @@ pub(super) fn slow_log(settings: &config::Settings) -> Result<Option<SlowLog>, S
         redact: log.redact,
         max_command_bytes: log.max_command_bytes,
     });
-    started.map(Some).map_err(StartError::SlowLog)
+    started.map(Some).map_err(|error| StartError::SlowLog {
+        file: log.file.clone().unwrap_or_default(),
+        error,
+    })
 }
 
 /// Passes the measurements of each second from the observer and from the pulse (samples of servers)

@@ -39,6 +39,13 @@ pub(crate) async fn reach_deployment(
     connector.set_limit(limit);
     connect_to_any(&connector, &hosts).await?;
     let account = deployment.service_account();
+    let nothing_found = match deployment.set_name() {
+        Some(name) => format!(
+            "found no primary in the replica set {name:?}: check `replicaSet` in the connection \
+             string, and that the set has a primary"
+        ),
+        None => "found no primary, no router and no standalone server".to_owned(),
+    };
     let observer = insight::unexported_observer(settings).map_err(|error| error.to_string())?;
     let topology = Topology::start(
         deployment,
@@ -51,7 +58,7 @@ pub(crate) async fn reach_deployment(
     let preference = ReadPreference::PRIMARY;
     let selected = topology.select(&preference, Instant::now() + limit);
     let Ok(pool) = selected.await else {
-        return Err("found no primary, no router and no standalone server".to_owned());
+        return Err(nothing_found);
     };
     if let Some(account) = account {
         let login = connector.establish_account(pool.address(), &account);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use seawall_config::Settings;
 
-use super::ConfigArguments;
+use super::{ConfigArguments, log_filter};
 use crate::{
     app::{
         ServerTlsFiles, UnreadDirectory, descriptor_problem, peer_problem, reach_deployment,
@@ -33,6 +33,9 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         Ok(settings) => settings,
         Err(problems) => return complain(&problems.to_string(), Exit::Usage),
     };
+    if let Err(problem) = log_filter::variable() {
+        return complain(&problem, Exit::Usage);
+    }
     let deployment = match valid_deployment(&settings).await {
         Ok(deployment) => deployment,
         Err(problems) => return complain(&problems.join("\n"), Exit::Usage),

@@ -7,6 +7,7 @@ mod convert;
 mod copy;
 mod demo;
 mod load;
+mod log_filter;
 mod redaction;
 mod replay;
 mod serve;

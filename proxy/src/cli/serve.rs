@@ -16,7 +16,7 @@ use self::{
     reload::Reloader,
     service_manager::{feed_watchdog, inherited_sockets, notify_ready, notify_stopping},
 };
-use super::{ConfigArguments, check};
+use super::{ConfigArguments, check, log_filter};
 use crate::{
     app::{App, StartError},
     runtime::Action,
@@ -59,11 +59,11 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         let refusal = "refusing to run as root: start Seawall as another user, or use --allow-root";
         return complain(refusal, Exit::Usage);
     }
-    let log_filter = match log::variable() {
+    let filter = match log_filter::variable() {
         Ok(filter) => filter,
         Err(problem) => return complain(&problem, Exit::Usage),
     };
-    let (log, _flush_at_exit) = LogControl::init(&loaded.settings.log, log_filter.clone());
+    let (log, _flush_at_exit) = LogControl::init(&loaded.settings.log, filter.clone());
     if !loaded.settings.runtime.core_dumps
         && let Err(error) = forbid_core_dumps()
     {
@@ -90,7 +90,7 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
     let left_out = log.left_out();
     let left_out = move || u64::try_from(left_out.dropped_lines()).unwrap_or(u64::MAX);
     app.count_log_left_out(Box::new(left_out));
-    if let Some(filter) = log_filter {
+    if let Some(filter) = filter {
         app.set_log_filter(filter);
     }
     let settings = &loaded.settings.admin;
@@ -235,7 +235,7 @@ async fn serve_until_signal(app: &App, signals: Signals, reloader: Reloader) -> 
 pub(super) fn exit_of(error: &StartError) -> Exit {
     match error {
         error if error.blames_configuration() => Exit::Usage,
-        StartError::Bind { .. } | StartError::History(_) | StartError::SlowLog(_) => {
+        StartError::Bind { .. } | StartError::History(_) | StartError::SlowLog { .. } => {
             Exit::Unavailable
         }
         _ => Exit::Internal,

@@ -1,6 +1,7 @@
 //! Monitoring by the official driver. Its events update Seawall's topology description.
 
 mod account;
+mod rejection;
 mod seeds;
 
 use std::{
@@ -29,6 +30,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use zeroize::Zeroizing;
 
+pub use self::rejection::DeploymentError;
 use self::{
     account::service_account_in,
     seeds::{KnownDeployment, Seeds},
@@ -63,55 +65,6 @@ const MONITOR_AGAIN_AFTER: Duration = Duration::from_secs(1);
 /// A new monitoring client of the driver, for example after a change of the TLS settings, replaces
 /// the earlier client when it has found all servers. After this time, one server is enough.
 const REPLACEMENT_LIMIT: Duration = Duration::from_secs(30);
-
-/// The reason why a connection string is unusable.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum DeploymentError {
-    /// The official driver rejects the connection string. The text of this error does not contain
-    /// the driver's message. If a password contains an unescaped character, that message may
-    /// contain the password.
-    #[error(
-        "the official driver rejects the connection string: check its hosts and options, and \
-         percent-encode special characters in the user and the password"
-    )]
-    Uri(Box<mongodb::error::Error>),
-    /// The official driver rejects this TLS option.
-    #[error("the official driver rejects {option} in the connection string: {instead}")]
-    RejectedOption {
-        /// The name of the option.
-        option: &'static str,
-        /// The alternative that Seawall supports.
-        instead: &'static str,
-    },
-    /// Seawall does not support this option.
-    #[error("{0} is not supported in the deployment's connection string")]
-    Unsupported(&'static str),
-}
-
-/// TLS options that the official driver rejects, and the alternatives that Seawall supports.
-const REJECTED_OPTIONS: [(&str, &str); 2] = [
-    ("tlsCRLFile", "use deployment.tls.crl_file"),
-    (
-        "tlsAllowInvalidHostnames",
-        "use deployment.tls.allow_invalid_hostnames",
-    ),
-];
-
-impl DeploymentError {
-    /// The error for a connection string that the official driver rejects.
-    fn of_rejected(uri: &str, error: mongodb::error::Error) -> Self {
-        let (_, written) = uri.rsplit_once('?').unwrap_or_default();
-        let mut names = written.split('&').filter_map(|pair| pair.split('=').next());
-        let found = names.find_map(|name| {
-            let mut rejected = REJECTED_OPTIONS.into_iter();
-            rejected.find(|(option, _)| option.eq_ignore_ascii_case(name))
-        });
-        match found {
-            Some((option, instead)) => Self::RejectedOption { option, instead },
-            None => Self::Uri(Box::new(error)),
-        }
-    }
-}
 
 /// The reason why the DNS name of a `mongodb+srv` string is not resolved.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -257,6 +210,11 @@ impl DeploymentOptions {
     pub(crate) fn password(&self) -> Option<Password> {
         let credential = self.written.credential.as_ref();
         credential.and_then(|credential| credential.password.clone().map(Password::new))
+    }
+
+    /// The name of the replica set in the connection string; `None` if the string has none.
+    pub(crate) fn set_name(&self) -> Option<&str> {
+        self.written.repl_set_name.as_deref()
     }
 
     /// True if the connection string has `directConnection=true`.

@@ -59,8 +59,15 @@ pub enum PemError {
         /// The kind of item that was expected, such as `certificate`.
         item: &'static str,
     },
-    /// rustls refuses the content of a file, for example because the key does not match the
-    /// certificate.
+    /// The private key in one file does not belong to the certificate in the other file.
+    #[error("{certificate}: the private key in {key} does not belong to this certificate")]
+    OtherKey {
+        /// The path of the file with the certificate.
+        certificate: PathBuf,
+        /// The path of the file with the private key.
+        key: PathBuf,
+    },
+    /// rustls refuses the content of a file.
     #[error("{path}: {source}")]
     Refused {
         /// The path of the file.
@@ -171,12 +178,29 @@ impl Pem<'_> {
     /// If the file has no private key, or the key is malformed or encrypted.
     pub fn private_key(&self) -> Result<PrivateKeyDer<'static>, PemError> {
         let key = PrivateKeyDer::from_pem_slice(self.content.as_bytes());
-        key.map_err(|source| match self.has_any_encrypted_key() {
-            true => PemError::EncryptedKey {
+        key.map_err(|source| match source {
+            _ if self.has_any_encrypted_key() => PemError::EncryptedKey {
                 path: self.path.to_owned(),
             },
-            false => self.malformed(source),
+            pem::Error::NoItemsFound => PemError::Missing {
+                path: self.path.to_owned(),
+                item: "private key",
+            },
+            source => self.malformed(source),
         })
+    }
+
+    /// Converts an error of rustls, which refused the certificate in this file together with the
+    /// private key in `key`, to a [`PemError`].
+    #[must_use]
+    pub fn refused_with(&self, key: &Pem<'_>, source: rustls::Error) -> PemError {
+        match source {
+            rustls::Error::InconsistentKeys(_) => PemError::OtherKey {
+                certificate: self.path.to_owned(),
+                key: key.path.to_owned(),
+            },
+            source => self.refused(source),
+        }
     }
 
     /// Converts an error of rustls, which refused the content of this file, to a [`PemError`].

@@ -53,7 +53,7 @@ pub(super) fn load(
             path: certificate.path.to_owned(),
         })?;
         let certified = CertifiedKey::from_der(chain, key.private_key()?, &super::provider());
-        let certified = certified.map_err(|source| certificate.refused(source))?;
+        let certified = certified.map_err(|source| certificate.refused_with(key, source))?;
         certificates.push(OwnCertificate {
             certified: Arc::new(certified),
             validity,
@@ -158,6 +158,28 @@ mod tests {
         params.not_after = not_after;
         let certificate = params.self_signed(&key).unwrap();
         (certificate.pem(), key.serialize_pem())
+    }
+
+    #[test]
+    fn a_missing_key_and_the_key_of_another_certificate_are_named_with_their_files() {
+        let [(certificate, _), (_, key)] =
+            ["a", "b"].map(|name| issue(name, &PKCS_ECDSA_P256_SHA256, [2_020, 2_040]));
+        let path = Path::new("certificate.pem");
+        let error = |key: &str| {
+            let key = Pem {
+                path: Path::new("key.pem"),
+                content: key,
+            };
+            let content = &certificate;
+            load(&[(Pem { path, content }, key)])
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            error(&key),
+            "certificate.pem: the private key in key.pem does not belong to this certificate"
+        );
+        assert_eq!(error(&certificate), "key.pem: no private key in the file");
     }
 
     #[test]

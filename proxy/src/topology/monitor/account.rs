@@ -2,7 +2,7 @@
 
 use mongodb::options::{AuthMechanism, ClientOptions};
 
-use super::DeploymentError;
+use super::rejection::DeploymentError;
 use seawall_auth::Mechanism;
 use seawall_transport::connection::{Account, LoginMethod, Password};
 
