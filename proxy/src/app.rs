@@ -11,6 +11,7 @@ mod listeners;
 mod own_commands;
 mod peers;
 mod reachability;
+mod refusals;
 mod reload;
 mod reload_problems;
 mod server_tls;
@@ -751,6 +752,7 @@ async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
     // Skip the ticks that were missed while the process was suspended, because one tick does the
     // work of all of them.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut refusals = refusals::RefusalLog::default();
     loop {
         ticks.tick().await;
         shared.routing.topology.maintain_pools();
@@ -764,5 +766,6 @@ async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
         feed.totals.collect();
         insight::update_process_metrics(&shared, &feed);
         captures::maintain(&shared, &feed.exporter);
+        refusals.add(shared.recorder.take_refusals(), Instant::now());
     }
 }

@@ -1,8 +1,24 @@
 //! Counts of connections and logins, and of refused clients and operations.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering},
+};
 
+use seawall_locks::Mutex;
 use seawall_stats::Traffic;
+
+/// What Seawall refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum RefusalTarget {
+    /// A client connection.
+    Client,
+    /// An operation.
+    Operation,
+}
+
+/// Numbers of refusals by what was refused and by reason.
+pub(crate) type RefusedCounts = BTreeMap<(RefusalTarget, &'static str), u64>;
 
 /// Counts since the last [`LoginCounts::add_to`]. Many tasks add to them without a lock.
 #[derive(Debug, Default)]
@@ -14,12 +30,29 @@ pub(super) struct LoginCounts {
     /// Server connections established.
     pub(super) server_connections: AtomicU64,
     /// Client connections refused.
-    pub(super) refusals: AtomicU64,
+    refusals: AtomicU64,
     /// Operations refused.
-    pub(super) shed_operations: AtomicU64,
+    shed_operations: AtomicU64,
+    /// All refusals since the last [`Self::take_refusals`].
+    by_reason: Mutex<RefusedCounts>,
 }
 
 impl LoginCounts {
+    /// Counts a refusal.
+    pub(super) fn refuse(&self, what: RefusalTarget, reason: &'static str) {
+        let count = match what {
+            RefusalTarget::Client => &self.refusals,
+            RefusalTarget::Operation => &self.shed_operations,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        *self.by_reason.lock().entry((what, reason)).or_default() += 1;
+    }
+
+    /// Returns the refusals since the last call, by reason.
+    pub(super) fn take_refusals(&self) -> RefusedCounts {
+        std::mem::take(&mut *self.by_reason.lock())
+    }
+
     /// Moves the counts into `traffic`.
     pub(super) fn add_to(&self, traffic: &mut Traffic) {
         let take = |count: &AtomicU64| count.swap(0, Ordering::Relaxed);

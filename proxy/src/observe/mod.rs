@@ -73,7 +73,7 @@ pub(crate) use self::{
     clients::close,
     exporter::{CertificateSeries, LeftOutLines},
     json_text::write_escaped,
-    logins::ConnectionTotals,
+    logins::{ConnectionTotals, RefusalTarget, RefusedCounts},
     own::{open_descriptors, process_cpu, resident_bytes},
     process::{HistoryLosses, Memory},
     protobuf::PROTOBUF,

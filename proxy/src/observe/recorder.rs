@@ -17,7 +17,7 @@ use metrics::Label;
 
 use super::{
     ClientDirectory, ObserverSettings, RowIndexes, ServerIndex, ServerMetrics, SlowLog,
-    logins::LoginCounts,
+    logins::{LoginCounts, RefusalTarget, RefusedCounts},
     metric_handles::Metrics,
     metric_name::MetricName,
     names::{CommandUser, NameTable},
@@ -236,7 +236,7 @@ impl Recorder {
             MetricName::ClientConnectionsRefusedTotal,
             &[("reason", reason)],
         );
-        self.logins.refusals.fetch_add(1, Ordering::Relaxed);
+        self.logins.refuse(RefusalTarget::Client, reason);
     }
 
     /// Counts the end of a client's login. `time` is the time since its `saslStart`.
@@ -276,7 +276,12 @@ impl Recorder {
     pub(crate) fn count_shed_operation(&self, reason: &'static str) {
         self.metrics
             .count(MetricName::OperationsShedTotal, &[("reason", reason)]);
-        self.logins.shed_operations.fetch_add(1, Ordering::Relaxed);
+        self.logins.refuse(RefusalTarget::Operation, reason);
+    }
+
+    /// Returns the numbers of refused clients and operations since the last call, by reason.
+    pub(crate) fn take_refusals(&self) -> RefusedCounts {
+        self.logins.take_refusals()
     }
 
     /// Counts a client login that has to wait because of a limit of logins or a login gate. A login

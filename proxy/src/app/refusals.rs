@@ -1,0 +1,93 @@
+//! Log lines about refused clients and refused operations. Seawall may refuse thousands of them in
+//! a second, so each reason is logged at most once a minute, with the number of refusals.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+
+use crate::observe::{RefusalTarget, RefusedCounts};
+
+/// Shortest time between two log lines with the same reason.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// Reasons that have log lines of their own, with the cause (see [`crate::listener`]).
+const LOGGED_ELSEWHERE: [&str; 2] = ["tls", "certificate_refused"];
+
+/// What was refused, and the reason.
+type RefusalKey = (RefusalTarget, &'static str);
+
+/// The refusals that have not been logged yet. They are logged when the log is dropped.
+#[derive(Debug, Default)]
+pub(super) struct RefusalLog {
+    unlogged: RefusedCounts,
+    logged_at: BTreeMap<RefusalKey, Instant>,
+}
+
+impl RefusalLog {
+    /// Adds new refusals, and writes the log lines that are due. Must be called once a second.
+    pub(super) fn add(&mut self, fresh: RefusedCounts, now: Instant) {
+        for (key, refused) in self.due(fresh, now) {
+            log(key, refused);
+        }
+    }
+
+    /// Adds new refusals. Returns the reasons for which a log line is due, with the number of
+    /// refusals since the previous line.
+    fn due(&mut self, fresh: RefusedCounts, now: Instant) -> RefusedCounts {
+        for (key, refused) in fresh {
+            if !LOGGED_ELSEWHERE.contains(&key.1) {
+                *self.unlogged.entry(key).or_default() += refused;
+            }
+        }
+        let logged_at = &mut self.logged_at;
+        let is_due = |key: &RefusalKey, _: &mut u64| {
+            let last = logged_at.get(key);
+            let is_due = last.is_none_or(|at| now.duration_since(*at) >= INTERVAL);
+            if is_due {
+                logged_at.insert(*key, now);
+            }
+            is_due
+        };
+        self.unlogged.extract_if(.., is_due).collect()
+    }
+}
+
+impl Drop for RefusalLog {
+    fn drop(&mut self) {
+        for (key, refused) in std::mem::take(&mut self.unlogged) {
+            log(key, refused);
+        }
+    }
+}
+
+fn log((what, reason): RefusalKey, refused: u64) {
+    match what {
+        RefusalTarget::Client => tracing::warn!(reason, refused, "clients refused"),
+        RefusalTarget::Operation => tracing::warn!(reason, refused, "operations refused"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_logged_at_most_once_a_minute_with_the_number_of_refusals() {
+        let mut log = RefusalLog::default();
+        let began = Instant::now();
+        let clients = (RefusalTarget::Client, "max_client_connections");
+        let operations = (RefusalTarget::Operation, "wait_queue_timeout");
+        let mut due = |seconds, fresh: &[(RefusalKey, u64)]| {
+            let now = began + Duration::from_secs(seconds);
+            let due = log.due(fresh.iter().copied().collect(), now);
+            due.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(due(0, &[]), []);
+        assert_eq!(due(1, &[(clients, 3)]), [(clients, 3)]);
+        assert_eq!(due(2, &[(clients, 2), (operations, 1)]), [(operations, 1)]);
+        assert_eq!(due(60, &[(clients, 5)]), []);
+        // A line about earlier refusals needs no further refusal.
+        assert_eq!(due(61, &[]), [(clients, 7)]);
+        assert_eq!(due(200, &[((RefusalTarget::Client, "tls"), 1)]), []);
+    }
+}
