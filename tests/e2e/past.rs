@@ -273,10 +273,7 @@ async fn annotations_of_deploys_and_reloads_are_kept_after_a_restart() {
         .iter()
         .map(|of| (&*of.kind, &*of.text))
         .collect();
-    let expected = [
-        ("deploy", "shop v1.2"),
-        ("reload", "reload: pool.max_pool_size"),
-    ];
+    let expected = [("deploy", "shop v1.2"), ("reload", "pool.max_pool_size")];
     assert_eq!(kept, expected);
 }
 

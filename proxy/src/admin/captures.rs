@@ -312,6 +312,10 @@ fn checked(new: NewCapture) -> Result<CapturePlan, Refused> {
             return Err(bad_request(wrong));
         }
     }
+    if !new.users.iter().all(|user| user.contains('.')) {
+        let wrong = "each of users must be DATABASE.USER, for example admin.shop";
+        return Err(bad_request(wrong.to_owned()));
+    }
     Ok(CapturePlan {
         selection: Selection {
             sample,
@@ -337,7 +341,7 @@ fn refused(error: &CaptureError) -> Refused {
         | CaptureError::WeakerRedaction { .. }
         | CaptureError::NoRedactionKey => StatusCode::BAD_REQUEST,
         CaptureError::Running(_) | CaptureError::InUse => StatusCode::CONFLICT,
-        CaptureError::Unknown => StatusCode::NOT_FOUND,
+        CaptureError::Unknown | CaptureError::NotRunning => StatusCode::NOT_FOUND,
         CaptureError::Full { .. } => StatusCode::INSUFFICIENT_STORAGE,
         CaptureError::Io(_) => StatusCode::INTERNAL_SERVER_ERROR,
         // Not an error: the capture ends as soon as its last records are written.
@@ -507,13 +511,14 @@ mod tests {
         assert_eq!(plan.redaction, None);
         let ordered = of(|new| new.redact = Some("ordered".to_owned())).unwrap();
         assert_eq!(ordered.redaction, Some(Redaction::Ordered));
-        let refused: [fn(&mut NewCapture); 7] = [
+        let refused: [fn(&mut NewCapture); 8] = [
             |new| new.sample = Some(0.0),
             |new| new.sample = Some(1.1),
             |new| new.sample = Some(f64::NAN),
             |new| new.replies = Some("all".to_owned()),
             |new| new.redact = Some("partly".to_owned()),
             |new| new.users = vec![String::new()],
+            |new| new.users = vec!["shop".to_owned()],
             |new| new.namespaces = vec!["a".to_owned(); MAX_NAMES + 1],
         ];
         for change in refused {

@@ -304,9 +304,8 @@ fn annotate_failover(insight: &Insight, failover: &Failover) {
 pub(super) fn annotate_reload<'a>(insight: &Insight, keys: impl Iterator<Item = &'a str>) {
     let keys: Vec<_> = keys.collect();
     if !keys.is_empty() {
-        let text = format!("reload: {}", keys.join(", "));
         let kind = AnnotationKind::Reload;
-        insight.annotate(Annotation::new(kind, insight.now(), None, &text));
+        insight.annotate(Annotation::new(kind, insight.now(), None, &keys.join(", ")));
     }
 }
 

@@ -179,6 +179,9 @@ pub enum CaptureError {
     /// There is no such capture.
     #[error("no such capture")]
     Unknown,
+    /// The capture to stop does not run: it has ended, or it does not exist.
+    #[error("no capture with this id is running")]
+    NotRunning,
     /// A file of a capture, or the directory of captures, cannot be used.
     #[error("capture.directory: {0}")]
     Io(#[from] io::Error),
@@ -565,7 +568,7 @@ impl Captures {
     pub fn stop(&self, id: &CaptureId) -> Result<(), CaptureError> {
         let running = self.running.written.load_full();
         let running = running.filter(|running| running.id == *id);
-        let running = running.ok_or(CaptureError::Unknown)?;
+        let running = running.ok_or(CaptureError::NotRunning)?;
         running.tap.queue.end(EndReason::Stopped);
         match running.wait_for_end(STOP_LIMIT) {
             true => Ok(()),

@@ -206,7 +206,7 @@ fn a_capture_contains_the_operations_of_its_clients_in_order() {
     ));
     assert!(matches!(
         captures.stop(&id_of(&capture)),
-        Err(CaptureError::Unknown)
+        Err(CaptureError::NotRunning)
     ));
 }
 
@@ -622,10 +622,7 @@ fn a_capture_begun_by_an_event_contains_the_operations_before_the_event() {
     assert!(!captures.figures().is_running && captures.list().unwrap().is_empty());
     captures.begin_on(EventKind::Change, "not in the settings");
     assert!(captures.list().unwrap().is_empty());
-    captures.begin_on(
-        EventKind::Storm,
-        "storm: up to 9 client connections in a second",
-    );
+    captures.begin_on(EventKind::Storm, "up to 9 client connections in a second");
     captures.begin_on(EventKind::Storm, "one capture runs at a time");
     captures.prepare();
     assert!(operate(
@@ -642,7 +639,7 @@ fn a_capture_begun_by_an_event_contains_the_operations_before_the_event() {
     let Content::Event(event) = &records[0] else {
         panic!("{records:?}");
     };
-    assert_eq!(event.text, "storm: up to 9 client connections in a second");
+    assert_eq!(event.text, "up to 9 client connections in a second");
     let rest: Vec<_> = records[1..].iter().map(kind).collect();
     let end = format!("end 1 2 0 {}", i32::from(EndReason::Stopped));
     let expected = [

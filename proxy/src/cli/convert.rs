@@ -171,7 +171,8 @@ fn to_capture(
         };
         end.set_reason(EndReason::Stopped);
     }
-    let mut summary = format!("{} operations of {} clients", end.operations, end.clients);
+    let (operations, clients) = (end.operations, end.clients);
+    let mut summary = format!("operations: {operations}, clients: {clients}");
     summary.push_str(&source.not_converted());
     writer.finish(end)?.flush()?;
     Ok(Converted { summary, cut_off })

@@ -135,7 +135,7 @@ async fn copy(arguments: &Copy) -> Result<Exit, CopyError> {
         };
         copier.collection(specification).await?;
     }
-    let summary = format!("{} collections copied", selected.len());
+    let summary = format!("copied collections: {}", selected.len());
     Ok(print_line(&summary))
 }
 

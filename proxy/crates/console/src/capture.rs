@@ -54,7 +54,7 @@ enum Action {
     Start(Start),
     /// List the running capture and the captures on disk.
     List(Show),
-    /// Stop the running capture.
+    /// Stop a running capture.
     Stop(OfOne),
     /// Delete a capture that has ended.
     Delete(OfOne),
@@ -412,11 +412,11 @@ fn rows(captures: &Captures) -> Vec<String> {
 
 fn summary(capture: &Capture) -> Vec<String> {
     let mut lines = vec![format!(
-        "capture {}: {}, {} operations of {} clients, {}",
+        "capture {}: {}, {} of {}, {}",
         capture.id,
         state(capture),
-        figures::exact(capture.operations),
-        figures::exact(capture.clients),
+        figures::counted(capture.operations, "operation"),
+        figures::counted(capture.clients, "client"),
         figures::bytes(seawall_stats::float(capture.bytes)),
     )];
     for (reason, count) in &capture.omitted {

@@ -197,17 +197,18 @@ pub async fn shutdown(arguments: Wait) -> Exit {
         }),
     };
     arguments
-        .until(has_ended, "the end of the proxy was not seen")
+        .until(has_ended, "Seawall has not ended; its drain continues")
         .await
 }
 
 impl Wait {
-    /// Calls `check` until it succeeds or `timeout_s` seconds have passed. After this time, prints
-    /// an error message that begins with `state`.
+    /// Calls `check` until it succeeds or `timeout_s` seconds have passed, but at least once. After
+    /// this time, prints an error message that begins with `state`.
     async fn until(&self, check: impl AsyncFn() -> Result<(), ClientError>, state: &str) -> Exit {
         let until = Instant::now() + Duration::from_secs(self.timeout_s.into());
         loop {
-            let checked = timeout_at(until, check()).await;
+            let limit = until.max(Instant::now() + CHECK_INTERVAL);
+            let checked = timeout_at(limit, check()).await;
             let reason = match checked {
                 Ok(Ok(())) => return Exit::Success,
                 Ok(Err(ClientError::Refused { said, .. })) => format!(": {said}"),
@@ -276,11 +277,18 @@ fn status_rows(status: &Status) -> Vec<String> {
         ("credentials", status.credentials.clone()),
         ("state", state(status)),
         ("clients", figures::exact(status.clients)),
-        ("server connections", figures::exact(connections.total())),
+        (
+            "pooled server connections",
+            figures::exact(connections.total()),
+        ),
         ("waiting operations", figures::exact(status.wait_queue)),
         (
             "operations since the start",
-            figures::exact(status.operations),
+            figures::exact(status.operations.saturating_sub(status.local_operations)),
+        ),
+        (
+            "handshakes and other commands without a server",
+            figures::exact(status.local_operations),
         ),
     ];
     let rows = rows.map(|(name, value)| vec![name.to_owned(), value]);

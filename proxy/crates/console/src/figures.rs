@@ -48,6 +48,12 @@ pub(super) fn count(count: f64) -> String {
     scaled(count, 1000.0, &UNITS, "")
 }
 
+/// A number with the noun that it counts, in singular or plural.
+pub(super) fn counted(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", exact(count))
+}
+
 /// Formats a count with all its digits: `1 234 567`, with narrow no-break spaces.
 pub(super) fn exact(count: u64) -> String {
     let digits = count.to_string();

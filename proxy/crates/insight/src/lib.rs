@@ -364,7 +364,7 @@ impl Insight {
 
     fn annotate_storm(&self, change: StormChange, storm: &Storm) {
         let peak = storm.peak_arrivals;
-        let text = format!("storm: up to {peak} client connections in a second");
+        let text = format!("up to {peak} client connections in a second");
         let (kind, begin, end) = (AnnotationKind::Storm, storm.started_at, storm.ended_at);
         let annotation = Annotation::new(kind, begin, end, &text);
         let mut current = self.storm.lock();

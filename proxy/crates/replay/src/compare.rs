@@ -492,7 +492,9 @@ fn caveats(before: &Report, now: &Report, pairs: &[Pair<'_>]) -> Vec<String> {
         }
         if report.omitted > 0 {
             let omitted = report.omitted;
-            caveats.push(format!("{name}: the capture lacks {omitted} operations"));
+            caveats.push(format!(
+                "{name}: operations that the capture lacks: {omitted}"
+            ));
         }
         if report.settings.redacted {
             caveats.push(format!("{name}: the values in the capture are pseudonyms"));

@@ -2,7 +2,7 @@
 
 use seawall_replay::{Change, ChangeKind, Comparison, Names, Report, ResultKind, ShapeResult};
 
-use crate::figures::{bytes, exact, float, millis, namespace, printable, table};
+use crate::figures::{bytes, counted, exact, float, millis, namespace, printable, table};
 
 /// Maximum number of shapes (commands without their values) in a summary. The JSON format contains
 /// all shapes.
@@ -19,8 +19,8 @@ pub fn summary(report: &Report) -> String {
         lines.push(format!("skipped: {}", skipped.join(", ")));
     }
     if report.omitted > 0 {
-        let omitted = exact(report.omitted);
-        lines.push(format!("! the capture lacks {omitted} operations"));
+        let omitted = counted(report.omitted, "operation");
+        lines.push(format!("! the capture lacks {omitted}"));
     }
     if report.kind == ResultKind::Replay {
         lines.extend(progress(report));

@@ -280,7 +280,8 @@ fn load(file: &Path) -> Result<Report, String> {
 fn read(file: &Path) -> Result<(Vec<u8>, Value), String> {
     let named = |error: String| format!("{}: {error}", file.display());
     let text = std::fs::read(file).map_err(|error| named(error.to_string()))?;
-    let value = serde_json::from_slice(&text).map_err(|error| named(error.to_string()))?;
+    let value = serde_json::from_slice(&text);
+    let value = value.map_err(|error| named(format!("not a report as JSON: {error}")))?;
     Ok((text, value))
 }
 
