@@ -116,11 +116,18 @@ fn without_dns_options(uri: &str) -> String {
     format!("{start}?{}", kept.join("&"))
 }
 
+/// A connection string that needs no DNS query. A `mongodb+srv` string becomes a `mongodb` string
+/// with the same options.
+fn without_dns(uri: &str) -> String {
+    without_dns_options(&uri.replacen("mongodb+srv://", "mongodb://", 1))
+}
+
 /// Parses the options in a `mongodb+srv` string itself, without DNS. TLS is on by default.
 async fn options_without_dns(uri: &str) -> Result<ClientOptions, DeploymentError> {
-    let plain = without_dns_options(&uri.replacen("mongodb+srv://", "mongodb://", 1));
-    let parsed = ClientOptions::parse(plain).await;
-    let mut options = parsed.map_err(|error| DeploymentError::of_rejected(uri, error))?;
+    let mut options = match ClientOptions::parse(without_dns(uri)).await {
+        Ok(options) => options,
+        Err(error) => return Err(DeploymentError::of_rejected(uri, error).await),
+    };
     options
         .tls
         .get_or_insert(Tls::Enabled(TlsOptions::default()));
@@ -162,8 +169,10 @@ impl DeploymentOptions {
         uri: &str,
         heartbeat_frequency: Duration,
     ) -> Result<Self, DeploymentError> {
-        let options = resolve(ClientOptions::parse(uri), limit).await;
-        let options = options.map_err(|error| DeploymentError::of_rejected(uri, error))?;
+        let options = match resolve(ClientOptions::parse(uri), limit).await {
+            Ok(options) => options,
+            Err(error) => return Err(DeploymentError::of_rejected(uri, error).await),
+        };
         let written = match &options {
             Ok(options) => options.clone(),
             Err(_) => Box::new(options_without_dns(uri).await?),

@@ -1,6 +1,9 @@
 //! Connection strings that cannot be used, and the reasons.
 
-use mongodb::options::ConnectionString;
+use mongodb::options::ClientOptions;
+use zeroize::Zeroizing;
+
+use super::without_dns;
 
 /// The reason why a connection string is unusable.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -14,7 +17,7 @@ pub enum DeploymentError {
     )]
     Uri(Box<mongodb::error::Error>),
     /// The official driver rejects this option or its value.
-    #[error("the official driver rejects the option {0} in the connection string")]
+    #[error("the official driver rejects {0} in the connection string: check its name and value")]
     InvalidOption(String),
     /// The official driver rejects this TLS option.
     #[error("the official driver rejects {option} in the connection string: {instead}")]
@@ -38,9 +41,52 @@ const REJECTED_OPTIONS: [(&str, &str); 2] = [
     ),
 ];
 
+/// Options whose names may appear in an error.
+///
+/// Source: <https://www.mongodb.com/docs/manual/reference/connection-string-options/>.
+const KNOWN_OPTIONS: [&str; 33] = [
+    "appName",
+    "authMechanism",
+    "authMechanismProperties",
+    "authSource",
+    "compressors",
+    "connectTimeoutMS",
+    "directConnection",
+    "heartbeatFrequencyMS",
+    "journal",
+    "loadBalanced",
+    "localThresholdMS",
+    "maxConnecting",
+    "maxIdleTimeMS",
+    "maxPoolSize",
+    "maxStalenessSeconds",
+    "minPoolSize",
+    "readConcernLevel",
+    "readPreference",
+    "readPreferenceTags",
+    "replicaSet",
+    "retryReads",
+    "retryWrites",
+    "serverMonitoringMode",
+    "serverSelectionTimeoutMS",
+    "socketTimeoutMS",
+    "ssl",
+    "tls",
+    "tlsAllowInvalidCertificates",
+    "tlsCAFile",
+    "tlsCertificateKeyFile",
+    "tlsInsecure",
+    "w",
+    "wTimeoutMS",
+];
+
+/// Maximum number of options among which a rejected option is searched. Each of them is left out
+/// once.
+const MAX_SEARCHED_OPTIONS: usize = 40;
+
 impl DeploymentError {
     /// The error for a connection string that the official driver rejects.
-    pub(super) fn of_rejected(uri: &str, error: mongodb::error::Error) -> Self {
+    pub(super) async fn of_rejected(uri: &str, error: mongodb::error::Error) -> Self {
         let (_, written) = uri.rsplit_once('?').unwrap_or_default();
         let mut names = written.split('&').filter_map(|pair| pair.split('=').next());
         let found = names.find_map(|name| {
@@ -49,7 +95,7 @@ impl DeploymentError {
         });
         match found {
             Some((option, instead)) => Self::RejectedOption { option, instead },
-            None => match rejected_option(uri) {
+            None => match rejected_option(uri).await {
                 Some(option) => Self::InvalidOption(option),
                 None => Self::Uri(Box::new(error)),
             },
@@ -57,40 +103,75 @@ impl DeploymentError {
     }
 }
 
-/// Finds the option without which the official driver accepts the connection string. `None` if
-/// there is no such option, or if the text after the `?` may be a part of a password.
-fn rejected_option(uri: &str) -> Option<String> {
-    let (start, options) = uri.split_once('?')?;
-    if options.contains('@') {
+/// Finds the option without which the official driver accepts the connection string, and describes
+/// it: by its name if the name is known, otherwise by its position. The text after a `?` or a `&`
+/// may be a part of a password, so no other name is returned. `None` if there is no such option.
+async fn rejected_option(uri: &str) -> Option<String> {
+    let plain = Zeroizing::new(without_dns(uri));
+    let (start, options) = plain.split_once('?')?;
+    // With an `@`, the text after the first `?` is probably the rest of a password.
+    if options.contains('@') || ClientOptions::parse(&*plain).await.is_ok() {
         return None;
     }
     let options: Vec<&str> = options.split('&').collect();
-    options.iter().enumerate().find_map(|(index, option)| {
-        let (name, _) = option.split_once('=')?;
+    if options.len() > MAX_SEARCHED_OPTIONS {
+        return None;
+    }
+    for (index, option) in options.iter().enumerate() {
         let others = options.iter().enumerate().filter(|(of, _)| *of != index);
         let others: Vec<&str> = others.map(|(_, option)| *option).collect();
-        ConnectionString::parse(format!("{start}?{}", others.join("&"))).ok()?;
-        Some(name.to_owned())
-    })
+        let without = Zeroizing::new(format!("{start}?{}", others.join("&")));
+        if ClientOptions::parse(&*without).await.is_err() {
+            continue;
+        }
+        let (name, _) = option.split_once('=').unwrap_or((option, ""));
+        let known = KNOWN_OPTIONS.iter();
+        let mut known = known.filter(|known| known.eq_ignore_ascii_case(name));
+        return Some(match known.next() {
+            Some(known) => format!("the option {known}"),
+            None => format!("option {} of {}", index + 1, options.len()),
+        });
+    }
+    None
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_rejected_option_is_named_but_no_part_of_a_password_is() {
+    #[tokio::test]
+    async fn a_rejected_option_is_named_but_no_part_of_a_password_is() {
         for (uri, option) in [
-            ("mongodb://h/?foo=1", Some("foo")),
-            ("mongodb://h/?maxPoolSize=abc&w=1", Some("maxPoolSize")),
+            ("mongodb://h/?foo=1", Some("option 1 of 1")),
+            (
+                "mongodb://h/?w=1&maxpoolsize=abc",
+                Some("the option maxPoolSize"),
+            ),
             (
                 "mongodb://u:p@h/?w=1&readPreference=bogus",
-                Some("readPreference"),
+                Some("the option readPreference"),
+            ),
+            (
+                "mongodb://h/?replicaSet=rs&maxPoolSize=0",
+                Some("the option maxPoolSize"),
+            ),
+            (
+                "mongodb+srv://h.example/?w=1&maxPoolSize=0",
+                Some("the option maxPoolSize"),
+            ),
+            (
+                "mongodb://a,b/?w=1&directConnection=true",
+                Some("the option directConnection"),
             ),
             ("mongodb://u:1?secret=2@h/?maxPoolSize=abc", None),
+            ("mongodb://u:99?secret=1", Some("option 1 of 1")),
+            (
+                "mongodb://h/?tls=true&tlsCertificateKeyFilePassword=pa&ss=word",
+                Some("option 3 of 3"),
+            ),
             ("mongodb://h:99999/?w=1", None),
         ] {
-            assert_eq!(rejected_option(uri).as_deref(), option, "{uri}");
+            assert_eq!(rejected_option(uri).await.as_deref(), option, "{uri}");
         }
     }
 }
