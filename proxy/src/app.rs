@@ -65,6 +65,7 @@ use self::{
     http::{Http, ServedEndpoints},
     listeners::RunningListener,
     peers::Peers,
+    refusals::RefusalLog,
     reload::ReloadThreads,
     server_tls::RunningServerTls,
     telemetry::RunningTelemetry,
@@ -234,6 +235,7 @@ pub struct App {
     stop_accepting: CancellationToken,
     stop: CancellationToken,
     tracker: TaskTracker,
+    refusals: Arc<Mutex<RefusalLog>>,
     /// The tasks that serve HTTP.
     admin_tasks: TaskTracker,
     planes: Planes,
@@ -335,6 +337,7 @@ impl App {
             stop_accepting: CancellationToken::new(),
             stop: CancellationToken::new(),
             tracker: TaskTracker::new(),
+            refusals: Arc::default(),
             admin_tasks: TaskTracker::new(),
             planes,
         };
@@ -404,7 +407,8 @@ impl App {
         let expiries = tls::watch_expiries(self.expiries());
         let expiries = self.stop.clone().run_until_cancelled_owned(expiries);
         self.planes.control.spawn(expiries);
-        let maintenance = maintain(Arc::clone(&self.shared), Arc::clone(&self.feed));
+        let refusals = Arc::clone(&self.refusals);
+        let maintenance = maintain(Arc::clone(&self.shared), Arc::clone(&self.feed), refusals);
         let maintenance = self.stop.clone().run_until_cancelled_owned(maintenance);
         self.planes.control.spawn(maintenance);
         let exports = self.telemetry.run(Arc::clone(exporter));
@@ -566,6 +570,9 @@ impl App {
         self.spread(|percent| limits.close_clients(percent)).await;
         self.spread(|percent| limits.cut_clients(percent)).await;
         self.tracker.wait().await;
+        self.refusals
+            .lock()
+            .end(self.shared.recorder.take_refusals());
         self.shared.routing.topology.close();
         self.close_history().await;
         self.telemetry.close(&self.feed.exporter).await;
@@ -747,12 +754,11 @@ async fn watch_lateness(shared: &Shared, lateness: &Lateness, record: impl Fn(Du
     measure_lateness(&shared.arrivals.activity, lateness, is_active, record).await;
 }
 
-async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
+async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>, refusals: Arc<Mutex<RefusalLog>>) {
     let mut ticks = interval(MAINTENANCE_INTERVAL);
     // Skip the ticks that were missed while the process was suspended, because one tick does the
     // work of all of them.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut refusals = refusals::RefusalLog::default();
     loop {
         ticks.tick().await;
         shared.routing.topology.maintain_pools();
@@ -766,6 +772,7 @@ async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>) {
         feed.totals.collect();
         insight::update_process_metrics(&shared, &feed);
         captures::maintain(&shared, &feed.exporter);
-        refusals.add(shared.recorder.take_refusals(), Instant::now());
+        let fresh = shared.recorder.take_refusals();
+        refusals.lock().add(fresh, Instant::now());
     }
 }

@@ -10,13 +10,10 @@ use crate::observe::{RefusalTarget, RefusedCounts};
 /// Shortest time between two log lines with the same reason.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Reasons that have log lines of their own, with the cause (see [`crate::listener`]).
-const LOGGED_ELSEWHERE: [&str; 2] = ["tls", "certificate_refused"];
-
 /// What was refused, and the reason.
 type RefusalKey = (RefusalTarget, &'static str);
 
-/// The refusals that have not been logged yet. They are logged when the log is dropped.
+/// The refusals that have not been logged yet.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
     unlogged: RefusedCounts,
@@ -31,14 +28,24 @@ impl RefusalLog {
         }
     }
 
+    /// Adds new refusals, and logs all refusals that have not been logged yet.
+    pub(super) fn end(&mut self, fresh: RefusedCounts) {
+        self.count(fresh);
+        for (key, refused) in std::mem::take(&mut self.unlogged) {
+            log(key, refused);
+        }
+    }
+
+    fn count(&mut self, fresh: RefusedCounts) {
+        for (key, refused) in fresh {
+            *self.unlogged.entry(key).or_default() += refused;
+        }
+    }
+
     /// Adds new refusals. Returns the reasons for which a log line is due, with the number of
     /// refusals since the previous line.
     fn due(&mut self, fresh: RefusedCounts, now: Instant) -> RefusedCounts {
-        for (key, refused) in fresh {
-            if !LOGGED_ELSEWHERE.contains(&key.1) {
-                *self.unlogged.entry(key).or_default() += refused;
-            }
-        }
+        self.count(fresh);
         let logged_at = &mut self.logged_at;
         let is_due = |key: &RefusalKey, _: &mut u64| {
             let last = logged_at.get(key);
@@ -49,14 +56,6 @@ impl RefusalLog {
             is_due
         };
         self.unlogged.extract_if(.., is_due).collect()
-    }
-}
-
-impl Drop for RefusalLog {
-    fn drop(&mut self) {
-        for (key, refused) in std::mem::take(&mut self.unlogged) {
-            log(key, refused);
-        }
     }
 }
 
@@ -88,6 +87,5 @@ mod tests {
         assert_eq!(due(60, &[(clients, 5)]), []);
         // A line about earlier refusals needs no further refusal.
         assert_eq!(due(61, &[]), [(clients, 7)]);
-        assert_eq!(due(200, &[((RefusalTarget::Client, "tls"), 1)]), []);
     }
 }

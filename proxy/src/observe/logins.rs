@@ -20,7 +20,8 @@ pub(crate) enum RefusalTarget {
 /// Numbers of refusals by what was refused and by reason.
 pub(crate) type RefusedCounts = BTreeMap<(RefusalTarget, &'static str), u64>;
 
-/// Counts since the last [`LoginCounts::add_to`]. Many tasks add to them without a lock.
+/// Counts since the last [`LoginCounts::add_to`]. Many tasks add to them. Only the refusals by
+/// reason need a lock.
 #[derive(Debug, Default)]
 pub(super) struct LoginCounts {
     /// Ended logins of clients, with any result.
