@@ -313,7 +313,7 @@ fn checked(new: NewCapture) -> Result<CapturePlan, Refused> {
         }
     }
     if !new.users.iter().all(|user| user.contains('.')) {
-        let wrong = "each of users must be DATABASE.USER, for example admin.shop";
+        let wrong = "users: each name must be DATABASE.USER, for example admin.shop";
         return Err(bad_request(wrong.to_owned()));
     }
     Ok(CapturePlan {

@@ -588,7 +588,15 @@ fn storms_of(state: &AdminState) -> seawall_api::Storms {
     }
 }
 
-async fn drain(State(state): State<Arc<AdminState>>) -> StatusCode {
+/// The query of an action without parameters, which refuses every parameter.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoParameters {}
+
+async fn drain(
+    State(state): State<Arc<AdminState>>,
+    Query(NoParameters {}): Query<NoParameters>,
+) -> StatusCode {
     state.drain.cancel();
     StatusCode::ACCEPTED
 }

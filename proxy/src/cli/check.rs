@@ -33,12 +33,14 @@ pub(super) async fn run(arguments: Arguments) -> Exit {
         Ok(settings) => settings,
         Err(problems) => return complain(&problems.to_string(), Exit::Usage),
     };
-    if let Err(problem) = log_filter::variable() {
-        return complain(&problem, Exit::Usage);
-    }
-    let deployment = match valid_deployment(&settings).await {
-        Ok(deployment) => deployment,
-        Err(problems) => return complain(&problems.join("\n"), Exit::Usage),
+    let filter = log_filter::variable();
+    let deployment = match (valid_deployment(&settings).await, filter) {
+        (Ok(deployment), Ok(_)) => deployment,
+        (deployment, filter) => {
+            let problems = deployment.err().into_iter().flatten().chain(filter.err());
+            let problems: Vec<_> = problems.collect();
+            return complain(&problems.join("\n"), Exit::Usage);
+        }
     };
     let mut warnings = tls_warnings(&settings);
     warnings.extend(server_tls_warning(&deployment, &settings));

@@ -16,6 +16,9 @@ use seawall_api::{AdminClient, ClientError, Clients, Configuration, Pools, Reloa
 /// Time between two checks of a proxy that is starting or stopping.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Shortest time limit of one check, even if the time limit of the command is shorter.
+const SHORTEST_CHECK: Duration = Duration::from_secs(1);
+
 /// The text for a key that has no value after a reload or a restart.
 const ABSENT: &str = "(absent)";
 
@@ -197,7 +200,7 @@ pub async fn shutdown(arguments: Wait) -> Exit {
         }),
     };
     arguments
-        .until(has_ended, "Seawall has not ended; its drain continues")
+        .until(has_ended, "the end of the drain was not seen")
         .await
 }
 
@@ -207,7 +210,7 @@ impl Wait {
     async fn until(&self, check: impl AsyncFn() -> Result<(), ClientError>, state: &str) -> Exit {
         let until = Instant::now() + Duration::from_secs(self.timeout_s.into());
         loop {
-            let limit = until.max(Instant::now() + CHECK_INTERVAL);
+            let limit = until.max(Instant::now() + SHORTEST_CHECK);
             let checked = timeout_at(limit, check()).await;
             let reason = match checked {
                 Ok(Ok(())) => return Exit::Success,

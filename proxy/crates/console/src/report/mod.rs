@@ -281,7 +281,7 @@ fn read(file: &Path) -> Result<(Vec<u8>, Value), String> {
     let named = |error: String| format!("{}: {error}", file.display());
     let text = std::fs::read(file).map_err(|error| named(error.to_string()))?;
     let value = serde_json::from_slice(&text);
-    let value = value.map_err(|error| named(format!("not a report as JSON: {error}")))?;
+    let value = value.map_err(|error| named(format!("not valid JSON: {error}")))?;
     Ok((text, value))
 }
 
