@@ -81,11 +81,11 @@ impl Paced {
     /// If an operation got no reply.
     pub async fn end(mut self) -> Vec<CompletedOperation> {
         self.stop.store(true, Ordering::Relaxed);
-        let mut answered = Vec::new();
+        let mut completed = Vec::new();
         while let Some(of_one) = self.tasks.join_next().await {
-            answered.extend(of_one.expect("every operation got a reply"));
+            completed.extend(of_one.expect("every operation got a reply"));
         }
-        answered
+        completed
     }
 }
 
@@ -102,17 +102,17 @@ async fn one(
     schedule: Schedule,
     stop: Arc<AtomicBool>,
 ) -> Vec<CompletedOperation> {
-    let mut answered = Vec::new();
+    let mut completed = Vec::new();
     let mut due = schedule.began + schedule.first;
     loop {
         sleep_until(due).await;
         if stop.load(Ordering::Relaxed) {
-            return answered;
+            return completed;
         }
         let message = source();
         let sent_at = Instant::now();
         link.run(&message).await;
-        answered.push(CompletedOperation {
+        completed.push(CompletedOperation {
             at: sent_at.duration_since(schedule.began),
             took: sent_at.elapsed(),
         });

@@ -71,7 +71,7 @@ impl Returned {
 /// A connection and a slot that a waiter gets.
 pub(super) struct HandOver {
     pub(super) identity: Arc<Identity>,
-    pub(super) answer: oneshot::Sender<Granted>,
+    pub(super) grant: oneshot::Sender<Granted>,
     pub(super) connection: Box<Connection>,
     pub(super) slot: Slot,
 }
@@ -266,7 +266,7 @@ impl Inner {
         let number = self.next_ticket;
         let ticket = Ticket { demand, number };
         self.next_ticket += 1;
-        let (answer, receiver) = oneshot::channel();
+        let (grant, receiver) = oneshot::channel();
         let users = self.users.entry(identity.id());
         let user = users.or_insert_with(|| User::new(identity));
         let waiter = Waiter {
@@ -274,7 +274,7 @@ impl Inner {
             ticket,
             since: demand.waits_since.unwrap_or(now),
             deadline,
-            answer,
+            grant,
         };
         user.waiters.push(waiter);
         self.waiting += 1;
@@ -336,7 +336,7 @@ impl Inner {
             self.waiting -= 1;
             self.slots
                 .end_wait(waiter.user, waiter.ticket.demand.need, now);
-            todo.fail.push((waiter.answer, error.clone()));
+            todo.fail.push((waiter.grant, error.clone()));
         }
     }
 

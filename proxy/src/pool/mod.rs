@@ -662,11 +662,11 @@ impl ServerPool {
         for hand_over in todo.hand_over {
             let HandOver {
                 identity,
-                answer,
+                grant,
                 connection,
                 slot,
             } = hand_over;
-            if let Err(Ok((connection, slot))) = answer.send(Ok((connection, slot))) {
+            if let Err(Ok((connection, slot))) = grant.send(Ok((connection, slot))) {
                 let returned = Returned::unused(connection, slot);
                 self.check_in(&identity, returned, Instant::now());
             }

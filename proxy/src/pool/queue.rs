@@ -31,7 +31,7 @@ pub(super) struct Waiter {
     pub(super) since: Instant,
     /// When the wait fails with [`super::Overload::TimedOut`].
     pub(super) deadline: Instant,
-    pub(super) answer: oneshot::Sender<Granted>,
+    pub(super) grant: oneshot::Sender<Granted>,
 }
 
 /// The wait queue of one user: a queue for each need.
@@ -193,7 +193,7 @@ mod tests {
             ticket: Ticket { demand, number },
             since: now,
             deadline: now,
-            answer: oneshot::channel().0,
+            grant: oneshot::channel().0,
         });
     }
 

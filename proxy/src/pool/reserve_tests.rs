@@ -241,12 +241,12 @@ async fn in_a_full_queue_a_new_commit_removes_the_newest_ordinary_operation_of_i
     let mut waits = [0, 1].map(|_| wait(&mut inner, &user, CLIENT, now).0);
     let (_commit, mut todo) = wait(&mut inner, &user, COMMIT, now);
     assert_eq!(todo.establish.len(), 1);
-    let (answer, error) = todo.fail.pop().expect("one operation is refused");
+    let (grant, error) = todo.fail.pop().expect("one operation is refused");
     assert!(matches!(
         error,
         CheckOutError::Overload(Overload::QueueFull)
     ));
-    drop(answer.send(Err(error)));
+    drop(grant.send(Err(error)));
     let refused = waits.each_mut().map(|wait| wait.try_recv().is_ok());
     assert_eq!(refused, [false, true]);
     inner.check_invariants();
@@ -294,12 +294,12 @@ async fn the_ninth_waiting_commit_of_an_address_replaces_an_operation_of_this_ad
         .map(|_| wait(&mut inner, &user, COMMIT, now))
         .collect();
     let (_ninth, mut todo) = wait(&mut inner, &user, COMMIT, now);
-    let (answer, error) = todo.fail.pop().expect("one operation is refused");
+    let (grant, error) = todo.fail.pop().expect("one operation is refused");
     assert!(matches!(
         error,
         CheckOutError::Overload(Overload::QueueFull)
     ));
-    drop(answer.send(Err(error)));
+    drop(grant.send(Err(error)));
     assert!(ordinary.try_recv().is_ok() && todo.fail.is_empty());
     inner.check_invariants();
 }

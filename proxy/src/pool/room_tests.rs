@@ -44,7 +44,7 @@ async fn a_full_queue_refuses_a_user_that_already_has_its_equal_share_of_the_que
         start,
         Start::Refused(CheckOutError::Overload(Overload::QueueFull))
     ));
-    let (_answer, todo) = wait(&mut inner, &has_less, CLIENT, now);
+    let (_grant, todo) = wait(&mut inner, &has_less, CLIENT, now);
     assert!(matches!(
         todo.fail[..],
         [(_, CheckOutError::Overload(Overload::QueueFull))]

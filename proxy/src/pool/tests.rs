@@ -92,7 +92,7 @@ impl From<HandOver> for Held {
 /// Sends each connection to its waiter. Panics if the waiter has left.
 pub(super) fn deliver(handed: Vec<HandOver>) {
     for handed in handed {
-        let sent = handed.answer.send(Ok((handed.connection, handed.slot)));
+        let sent = handed.grant.send(Ok((handed.connection, handed.slot)));
         assert!(
             sent.is_ok(),
             "waiters that left were removed from the queue"
@@ -521,10 +521,10 @@ pub(super) fn wait(
     demand: Demand,
     now: Instant,
 ) -> (ResultReceiver, Todo) {
-    let (Start::Wait(_, answer), todo) = inner.check_out(user, demand, now, now + WAIT) else {
+    let (Start::Wait(_, grant), todo) = inner.check_out(user, demand, now, now + WAIT) else {
         panic!("the operation has to wait")
     };
-    (answer, todo)
+    (grant, todo)
 }
 
 #[tokio::test(start_paused = true)]

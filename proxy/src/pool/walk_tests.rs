@@ -68,14 +68,14 @@ impl Walk {
         deliver(todo.hand_over);
         todo.fail
             .into_iter()
-            .for_each(|(answer, error)| drop(answer.send(Err(error))));
+            .for_each(|(grant, error)| drop(grant.send(Err(error))));
         let mut i = 0;
         while i < self.waits.len() {
             match self.waits[i].2.try_recv() {
-                Ok(answer) => {
+                Ok(grant) => {
                     let (user, _, _) = self.waits.swap_remove(i);
                     self.held.extend(
-                        answer
+                        grant
                             .ok()
                             .map(|(connection, slot)| (user, Held { connection, slot })),
                     );

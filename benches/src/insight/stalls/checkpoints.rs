@@ -191,19 +191,19 @@ fn transactions(status: &Document, name: &str) -> f64 {
 
 /// Prints the server's checkpoints, and the clients' latencies during each one.
 fn report(checkpoints: &[Checkpoint], loads: &[(&str, f64, Vec<CompletedOperation>)], began: f64) {
-    for (name, _, answered) in loads {
-        let rate = float(count(answered.len())) / TIME.as_secs_f64();
+    for (name, _, completed) in loads {
+        let rate = float(count(completed.len())) / TIME.as_secs_f64();
         say(&format!(
             "{name}: {} completed, {rate:.0} per second.",
-            answered.len()
+            completed.len()
         ));
     }
     say("\nReported by the server and the clients:\n");
     say("| checkpoint starts after | length | finds p99, longest | writes p99, longest |");
     say("|---|---|---|---|");
     let row = |name: &str, is_in: &dyn Fn(f64, f64) -> bool| {
-        let felt = loads.iter().map(|(_, load_began, answered)| {
-            let mut took: Vec<_> = answered
+        let felt = loads.iter().map(|(_, load_began, completed)| {
+            let mut took: Vec<_> = completed
                 .iter()
                 .filter(|one| {
                     let sent = load_began + one.at.as_secs_f64();
@@ -225,10 +225,12 @@ fn report(checkpoints: &[Checkpoint], loads: &[(&str, f64, Vec<CompletedOperatio
     };
     for Checkpoint { began: from, ended } in checkpoints {
         let name = format!("{:.1} s | {:.2} s", from - began, ended - from);
-        row(&name, &|sent, answered| sent <= *ended && answered >= *from);
+        row(&name, &|sent, completed| {
+            sent <= *ended && completed >= *from
+        });
     }
-    row("none | – ", &|sent, answered| {
-        let is_beside = |c: &Checkpoint| sent > c.ended || answered < c.began;
+    row("none | – ", &|sent, completed| {
+        let is_beside = |c: &Checkpoint| sent > c.ended || completed < c.began;
         checkpoints.iter().all(is_beside)
     });
     if let [first, .., last] = checkpoints {

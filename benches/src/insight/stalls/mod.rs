@@ -78,13 +78,13 @@ pub async fn steady(plan: &Plan) {
     sleep(time).await;
     let began = epoch_seconds_of(load.began());
     let reported: Stalls = seawall.api("/api/v1/stalls").await;
-    let answered = load.end().await;
-    let worst = answered.iter().map(|one| one.took).max();
+    let completed = load.end().await;
+    let worst = completed.iter().map(|one| one.took).max();
     say(&format!(
         "\n## Steady: {:.0} finds per second for {} s\n\n{} operations; the longest took {:.1} ms.",
         LIGHT.per_second,
         time.as_secs(),
-        answered.len(),
+        completed.len(),
         worst.unwrap_or_default().as_secs_f64() * 1e3
     ));
     Machine::say_since(machine);
@@ -128,13 +128,13 @@ async fn stopped(plan: &Plan) {
     }
     sleep(QUIET).await;
     let reported: Stalls = seawall.api("/api/v1/stalls").await;
-    let answered = load.end().await;
+    let completed = load.end().await;
     say(&format!(
         "\n## Stopped: {:.0} finds per second, the process stopped for {} s every {} s, {TIMES} times\n\n{} operations.",
         LIGHT.per_second,
         STOPPED.as_secs(),
         PERIOD.as_secs(),
-        answered.len()
+        completed.len()
     ));
     Machine::say_since(machine);
     say_stalls(&reported, began);

@@ -130,13 +130,13 @@ impl Link {
         let challenge = payload(challenge)?.to_vec();
         let (proof_sent, last) = match keyring.get() {
             Some((client_key, keys)) => {
-                let answered = conversation.respond(&challenge, &client_key, &keys);
-                answered.map_err(|error| clear_outdated_keys(keyring, error))?
+                let response = conversation.respond(&challenge, &client_key, &keys);
+                response.map_err(|error| clear_outdated_keys(keyring, error))?
             }
             None => {
-                let answered = conversation.respond_with_password(&challenge, &user.password);
+                let response = conversation.respond_with_password(&challenge, &user.password);
                 let (proof_sent, last, derived) =
-                    answered.map_err(|_| Failure::Wrong("unexpected SCRAM challenge"))?;
+                    response.map_err(|_| Failure::Wrong("unexpected SCRAM challenge"))?;
                 keyring.put(derived.client_key, derived.keys);
                 (proof_sent, last)
             }

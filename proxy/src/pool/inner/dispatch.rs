@@ -229,7 +229,7 @@ impl Inner {
             let slot = self.slots.take(id, demand, Some(waited), now);
             todo.hand_over.push(HandOver {
                 identity: Arc::clone(&user.identity),
-                answer: waiter.answer,
+                grant: waiter.grant,
                 connection,
                 slot,
             });

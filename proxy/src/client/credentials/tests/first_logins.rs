@@ -204,8 +204,8 @@ async fn a_second_login_of_a_user_waits_while_a_server_checks_the_first_login() 
     let u = user("u");
     let mut second = Box::pin(scene.obtain(&u));
     assert!(second.as_mut().now_or_never().is_none());
-    let answered = client.0.respond_with_password(&server_first, "secret");
-    let (_, client_final, _) = answered.unwrap();
+    let response = client.0.respond_with_password(&server_first, "secret");
+    let (_, client_final, _) = response.unwrap();
     let known = carried.finish(&client_final).await.unwrap().0;
     let Ok(Obtained::Known(second)) = second.await else {
         panic!("the first login made the user known");

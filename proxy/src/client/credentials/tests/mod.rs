@@ -123,8 +123,8 @@ impl LoginScene {
     /// Runs a whole first login. At its end, the client checks the server's signature.
     async fn log_in(&self, name: &str, password: &str) -> Result<Known, CredentialError> {
         let (ScramClient(conversation), carried, server_first) = self.start(name).await?;
-        let answered = conversation.respond_with_password(&server_first, password);
-        let (proof_sent, client_final, _) = answered.unwrap();
+        let response = conversation.respond_with_password(&server_first, password);
+        let (proof_sent, client_final, _) = response.unwrap();
         let (known, server_final) = carried.finish(&client_final).await?;
         proof_sent.finish(&server_final).unwrap();
         Ok(known)

@@ -229,8 +229,8 @@ async fn a_login_that_waits_at_the_conversation_limit_ends_when_its_client_disco
     let started = SaslConversation::start(&mut context, &start, SOURCE).await;
     let (login, challenge) = started.ok().unwrap();
     let server_first = challenge.get_binary("payload").unwrap().bytes;
-    let answered = conversation.respond_with_password(server_first, "secret");
-    let (_, proof, _) = answered.unwrap();
+    let response = conversation.respond_with_password(server_first, "secret");
+    let (_, proof, _) = response.unwrap();
     let proof = rawdoc! { "saslContinue": 1, "conversationId": 1, "payload": binary(&proof) };
     drop(client);
     let proceeding = login.proceed(&mut context, &proof, SOURCE, None);
