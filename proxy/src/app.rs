@@ -570,9 +570,8 @@ impl App {
         self.spread(|percent| limits.close_clients(percent)).await;
         self.spread(|percent| limits.cut_clients(percent)).await;
         self.tracker.wait().await;
-        self.refusals
-            .lock()
-            .end(self.shared.recorder.take_refusals());
+        let fresh = self.shared.recorder.take_refusals();
+        self.refusals.lock().end(&fresh, Instant::now());
         self.shared.routing.topology.close();
         self.close_history().await;
         self.telemetry.close(&self.feed.exporter).await;
@@ -773,6 +772,6 @@ async fn maintain(shared: Arc<Shared>, feed: Arc<insight::Feed>, refusals: Arc<M
         insight::update_process_metrics(&shared, &feed);
         captures::maintain(&shared, &feed.exporter);
         let fresh = shared.recorder.take_refusals();
-        refusals.lock().add(fresh, Instant::now());
+        refusals.lock().add(&fresh, Instant::now());
     }
 }

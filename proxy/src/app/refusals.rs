@@ -1,61 +1,52 @@
 //! Log lines about refused clients and refused operations. Seawall may refuse thousands of them in
 //! a second, so each reason is logged at most once a minute, with the number of refusals.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
-use crate::observe::{RefusalTarget, RefusedCounts};
-
-/// Shortest time between two log lines with the same reason.
-const INTERVAL: Duration = Duration::from_secs(60);
+use crate::{
+    observe::{RefusalTarget, RefusedCounts},
+    runtime::OccasionalLog,
+};
 
 /// What was refused, and the reason.
 type RefusalKey = (RefusalTarget, &'static str);
 
-/// The refusals that have not been logged yet.
+/// The refusals that have not been logged yet, by reason.
 #[derive(Debug, Default)]
-pub(super) struct RefusalLog {
-    unlogged: RefusedCounts,
-    logged_at: BTreeMap<RefusalKey, Instant>,
-}
+pub(super) struct RefusalLog(BTreeMap<RefusalKey, OccasionalLog>);
 
 impl RefusalLog {
     /// Adds new refusals, and writes the log lines that are due. Must be called once a second.
-    pub(super) fn add(&mut self, fresh: RefusedCounts, now: Instant) {
+    pub(super) fn add(&mut self, fresh: &RefusedCounts, now: Instant) {
         for (key, refused) in self.due(fresh, now) {
             log(key, refused);
         }
     }
 
     /// Adds new refusals, and logs all refusals that have not been logged yet.
-    pub(super) fn end(&mut self, fresh: RefusedCounts) {
-        self.count(fresh);
-        for (key, refused) in std::mem::take(&mut self.unlogged) {
-            log(key, refused);
-        }
-    }
-
-    fn count(&mut self, fresh: RefusedCounts) {
-        for (key, refused) in fresh {
-            *self.unlogged.entry(key).or_default() += refused;
+    pub(super) fn end(&mut self, fresh: &RefusedCounts, now: Instant) {
+        self.add(fresh, now);
+        for (key, reason) in std::mem::take(&mut self.0) {
+            let refused = reason.unlogged();
+            if refused > 0 {
+                log(key, refused);
+            }
         }
     }
 
     /// Adds new refusals. Returns the reasons for which a log line is due, with the number of
     /// refusals since the previous line.
-    fn due(&mut self, fresh: RefusedCounts, now: Instant) -> RefusedCounts {
-        self.count(fresh);
-        let logged_at = &mut self.logged_at;
-        let is_due = |key: &RefusalKey, _: &mut u64| {
-            let last = logged_at.get(key);
-            let is_due = last.is_none_or(|at| now.duration_since(*at) >= INTERVAL);
-            if is_due {
-                logged_at.insert(*key, now);
-            }
-            is_due
-        };
-        self.unlogged.extract_if(.., is_due).collect()
+    fn due(&mut self, fresh: &RefusedCounts, now: Instant) -> RefusedCounts {
+        for key in fresh.keys() {
+            self.0.entry(*key).or_default();
+        }
+        let due = self.0.iter().filter_map(|(key, reason)| {
+            let refused = fresh.get(key).copied().unwrap_or_default();
+            Some((*key, reason.add(refused, now)?))
+        });
+        due.collect()
     }
 }
 
@@ -68,6 +59,8 @@ fn log((what, reason): RefusalKey, refused: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -78,7 +71,7 @@ mod tests {
         let operations = (RefusalTarget::Operation, "wait_queue_timeout");
         let mut due = |seconds, fresh: &[(RefusalKey, u64)]| {
             let now = began + Duration::from_secs(seconds);
-            let due = log.due(fresh.iter().copied().collect(), now);
+            let due = log.due(&fresh.iter().copied().collect(), now);
             due.into_iter().collect::<Vec<_>>()
         };
         assert_eq!(due(0, &[]), []);

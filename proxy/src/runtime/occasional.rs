@@ -24,14 +24,25 @@ impl OccasionalLog {
     /// Counts an event. If a log line is due, returns the number of events since the last line,
     /// including this event.
     pub(crate) fn count(&self, now: Instant) -> Option<u64> {
+        self.add(1, now)
+    }
+
+    /// Counts several events or none. If a log line is due, returns the number of events since the
+    /// last line. No line is due if there was no event.
+    pub(crate) fn add(&self, events: u64, now: Instant) -> Option<u64> {
         let mut unlogged = self.0.lock();
-        unlogged.events += 1;
+        unlogged.events += events;
         let is_recent = |at: Instant| now.duration_since(at) < INTERVAL;
-        if unlogged.logged_at.is_some_and(is_recent) {
+        if unlogged.events == 0 || unlogged.logged_at.is_some_and(is_recent) {
             return None;
         }
         unlogged.logged_at = Some(now);
         Some(std::mem::take(&mut unlogged.events))
+    }
+
+    /// Number of events since the last log line.
+    pub(crate) fn unlogged(&self) -> u64 {
+        self.0.lock().events
     }
 }
 
