@@ -387,9 +387,8 @@ impl Totals {
     /// The sums of each namespace since Seawall started.
     pub fn namespaces(&self) -> Vec<(Namespace, NamespaceSums)> {
         let collected = self.collect_all();
-        let registry = self.recorder.registry.lock();
-        let rows = registry.namespaces().zip(&collected.namespaces);
-        rows.filter_map(|(namespace, sums)| Some((namespace.clone(), sums.as_deref()?.clone())))
+        let rows = self.namespaces_of(&collected);
+        rows.map(|(namespace, sums)| (namespace, sums.clone()))
             .collect()
     }
 
